@@ -23,6 +23,12 @@ struct Stream {
   void* handle = nullptr;
 };
 
+/// Memory the caller lends to a call: host memory for CPU backends, device memory for CUDA ones.
+struct Workspace {
+  void* data = nullptr;
+  int64_t size_bytes = 0;
+};
+
 /// One request's share of an attention call. Rows index the call's q, k and v tensors.
 struct AttentionSpan {
   static constexpr int64_t kNotCausal = std::numeric_limits<int64_t>::max() / 4;
@@ -59,6 +65,13 @@ struct AttentionArgs {
   LseView lse;             ///< optional, [num_heads, q rows]
   AttentionState state;    ///< required when a span resumes or stores
   bool invariant = false;  ///< bitwise independent of how a request's keys are cut (at key tiles) into calls
+
+  /// A planned call: the spans are those of pass `pass` of `plan`, whose schedule Backend::upload wrote into
+  /// `workspace`. Without a plan a device backend copies the schedule of `spans` into `workspace` itself
+  /// (Backend::attention_workspace_bytes). Host backends read none of the three.
+  const Plan* plan = nullptr;
+  int64_t pass = 0;
+  Workspace workspace;
 };
 
 /// Spans of plain ragged attention from the field's cumulative lengths, checked against the tensors' rows.
@@ -120,6 +133,7 @@ struct LayerTensors {
 struct ExpandArgs {
   const Plan* plan = nullptr;
   int64_t pass = 0;
+  Workspace workspace;  ///< the one Backend::upload wrote to; host backends do not read it
   const LayerWeights* weights = nullptr;
   ConstTensor kv_latent;
   ConstTensor k_rope;
@@ -145,6 +159,25 @@ struct SupportQuery {
   bool needs_context = true;
 };
 
+/// Allocation and copies in the memory a backend's tensors live in, for callers that do not manage it
+/// themselves. Copies are ordered by the stream; those to and from host memory may return before they are
+/// done.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+
+  /// 256-byte aligned, contents undefined. Zero bytes give a null pointer.
+  virtual Result<void*> allocate(int64_t size_bytes) const = 0;
+  virtual void release(void* data) const = 0;
+  virtual Status copy_from_host(void* to, const void* from, int64_t size_bytes, Stream stream) const = 0;
+  virtual Status copy_to_host(void* to, const void* from, int64_t size_bytes, Stream stream) const = 0;
+  /// Waits until everything enqueued on the stream is done.
+  virtual Status synchronize(Stream stream) const = 0;
+};
+
+/// Plain host memory: what every backend without a device uses.
+const Memory& host_memory();
+
 /// An opened backend. Calls are re-entrant: any number of threads may use one instance at once.
 class Backend {
  public:
@@ -158,7 +191,17 @@ class Backend {
   /// Why this query cannot be served; empty: it can.
   virtual std::vector<std::string> supports(const SupportQuery& query) const = 0;
 
+  /// Where the tensors of every call live.
+  virtual const Memory& memory() const { return host_memory(); }
+
+  /// Writes everything the planned calls of one forward pass need to plan.workspace.metadata_offset_bytes of
+  /// the workspace, in one asynchronous copy. Once per plan, before its first layer, on the same stream.
+  /// Not inside a captured graph: upload, then replay. Nothing to do for host backends.
+  virtual Status upload(const Plan& plan, Workspace workspace, Stream stream) const;
+
   virtual Status attention(const AttentionArgs& args, Stream stream) const = 0;
+  /// Workspace an attention call without a plan needs; 0 for host backends.
+  virtual int64_t attention_workspace_bytes(const AttentionArgs& args) const;
   virtual Status merge(const MergeArgs& args, Stream stream) const = 0;
   virtual Status append(const AppendArgs& args, Stream stream) const = 0;
 

@@ -10,12 +10,6 @@
 
 namespace mlaprefill {
 
-/// Memory the caller lends to one run: host memory for CPU backends, device memory for CUDA ones.
-struct Workspace {
-  void* data = nullptr;
-  int64_t size_bytes = 0;
-};
-
 enum class LayerPath : uint8_t {
   kAuto,      ///< fused where the backend has a fused layer, else composed
   kFused,     ///< refuse when there is no fused layer
@@ -29,8 +23,9 @@ class MlaLayer {
   /// Prepares kv_b_proj [num_heads * (nope + v), kv_lora_rank] for the backend.
   static Result<MlaLayer> create(const Backend& backend, const MlaDims& dims, ConstTensor kv_b_proj);
 
-  /// Computes out (and LSE) of every new token of the plan's batch. Enqueues only on a device backend.
-  /// The composed path needs workspace of plan.workspace.total_bytes; the fused path needs none.
+  /// Computes out (and LSE) of every new token of the plan's batch. On a device backend it only enqueues, and
+  /// Backend::upload must have written this plan to the workspace. The composed path needs workspace of
+  /// plan.workspace.total_bytes; the fused path needs none.
   Status run(const Plan& plan, const LayerTensors& tensors, Workspace workspace,
              LayerPath path = LayerPath::kAuto, Stream stream = {}) const;
 

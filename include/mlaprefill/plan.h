@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +56,14 @@ struct DeviceProperties {
   int32_t row_alignment_rows = 1;  ///< workspace row at which every span starts is a multiple of this
 };
 
+/// Bounds of a family of plans: for a size query before any batch is known, and for captured graphs.
+struct PlanBounds {
+  int64_t max_requests = 0;
+  int64_t max_query_rows = 0;
+  int64_t max_new_tokens_pass_rows = 0;  ///< modes vllm and even_split: most new tokens of a step; else 0
+  int64_t max_passes = 0;                ///< passes of a plan; required for a device with query tiles
+};
+
 struct PlanOptions {
   PlanMode mode = PlanMode::kBridge;
   int64_t workspace_tokens = 65536;  ///< rows one pass may expand
@@ -64,6 +73,10 @@ struct PlanOptions {
   int64_t max_requests = int64_t{1} << 24;
   int64_t max_query_tokens = (int64_t{1} << 31) - 1;
   int64_t max_context_tokens_per_request = (int64_t{1} << 31) - 1;
+  /// When set, the plan has exactly bounds->max_passes passes (empty ones at the end), every pass is launched
+  /// with workspace_tokens rows and the workspace layout is that of the bounds: a device graph captured with
+  /// one plan serves every other plan of the same options. A batch beyond the bounds is refused.
+  std::optional<PlanBounds> bounds;
 };
 
 /// Keys [key_begin, key_end) of one request, expanded at workspace rows row_begin.. of its pass.
@@ -103,6 +116,8 @@ struct Tile {
 
 /// Where things lie in the caller's workspace of a composed run. Offsets are multiples of 256.
 struct WorkspaceLayout {
+  int64_t metadata_offset_bytes = 0;  ///< what Backend::upload writes
+  int64_t metadata_bytes = 0;         ///< 0 for a host backend (query_tile_tokens == 0)
   int64_t latent_offset_bytes = 0;    ///< [max rows of a pass, kv_lora_rank + rope] in the working dtype
   int64_t expanded_offset_bytes = 0;  ///< [max rows of a pass, num_heads, nope + v] in the working dtype
   int64_t state_out_offset_bytes =
@@ -145,13 +160,6 @@ struct Plan {
 /// device.
 Result<Plan> make_plan(const MlaDims& dims, const RaggedBatch& batch, const PlanOptions& options = {},
                        const DeviceProperties& device = {});
-
-/// Bounds of a family of plans, for a size query before any batch is known.
-struct PlanBounds {
-  int64_t max_requests = 0;
-  int64_t max_query_rows = 0;
-  int64_t max_new_tokens_pass_rows = 0;  ///< modes vllm and even_split: most new tokens of a step; else 0
-};
 
 /// Bytes that suffice for every plan of these dims, options and device within the bounds.
 Result<int64_t> workspace_upper_bound_bytes(const MlaDims& dims, const PlanOptions& options,
