@@ -1,0 +1,15 @@
+# mlaprefill_add_fuzzer(NAME SOURCE): a libFuzzer target over the committed corpus tests/fuzz/corpus/NAME.
+# With MLAPREFILL_FUZZ it is a libFuzzer binary; otherwise a test that runs the corpus once.
+function(mlaprefill_add_fuzzer name source)
+  set(corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
+  add_executable(${name} ${source})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE mlaprefill mlaprefill_warnings fmt::fmt)
+  if(MLAPREFILL_FUZZ)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzzers)
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/run_corpus.cc)
+    add_test(NAME fuzz_corpus.${name} COMMAND ${name} ${corpus})
+  endif()
+endfunction()
