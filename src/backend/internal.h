@@ -16,5 +16,7 @@ Status validate(const FusedLayerArgs& args);
 
 Result<std::unique_ptr<Backend>> open_reference_backend(const BackendOptions& options);
 Result<std::unique_ptr<Backend>> open_cpu_backend(const BackendOptions& options);
+Result<std::unique_ptr<Backend>> open_sm90_backend(const BackendOptions& options);
+BackendInfo sm90_backend_info();
 
 }  // namespace mlaprefill

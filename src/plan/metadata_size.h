@@ -14,7 +14,7 @@ struct MetadataCounts {
 };
 
 inline constexpr int64_t kMetadataHeaderBytes = 256;
-inline constexpr int64_t kMetadataPassBytes = 64;
+inline constexpr int64_t kMetadataPassBytes = 256;
 inline constexpr int64_t kMetadataSpanBytes = 64;
 inline constexpr int64_t kMetadataTileBytes = 64;
 inline constexpr int64_t kMetadataBlockBytes = 4;
