@@ -16,10 +16,11 @@ LAYERS = {
     "src/backend": ["src/core"],  # registry and argument checks
     "src/backend/*": ["src/core", "src/backend"],  # each backend: neither another one nor the planner
     "src/layer": ["src/core", "src/backend"],
+    "src/verify": ["src/core", "src/backend"],
     "src/c_api": ["src/core"],
     "src/io": ["src/core"],
-    "src/replay": ["src/core", "src/io"],
-    "tools/cli": ["src/core", "src/io", "src/replay"],
+    "src/replay": ["src/core", "src/io", "src/verify"],
+    "tools/cli": ["src/core", "src/io", "src/replay", "src/verify"],
 }
 
 # Layer -> the public headers it may not include, because they belong to a layer further out.

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "mlaprefill/layer.h"
+#include "verify/compare.h"
+#include "verify/oracle.h"
 
 namespace mlaprefill {
 namespace {
@@ -97,6 +99,17 @@ TEST_F(ComposedLayer, EqualsTheFusedOneWhenARequestIsCut) {
       "");
   for (size_t i = 0; i < fused_out_.size(); ++i) EXPECT_NEAR(composed_out_[i], fused_out_[i], 1e-6) << i;
   for (size_t i = 0; i < fused_lse_.size(); ++i) EXPECT_NEAR(composed_lse_[i], fused_lse_[i], 1e-6) << i;
+}
+
+TEST_F(ComposedLayer, TheReferenceAgreesWithTheOracle) {
+  const Plan plan = two_pass_plan();
+  const LayerTensors t = tensors(fused_out_, fused_lse_);
+  ASSERT_EQ(layer_->run(plan, t, {}).message(), "");
+  const ConstTensor weight(weight_.data(), DType::kF32, {2 * 32, 32});
+  const auto rows = verify::all_rows(plan, verify::all_heads(2));
+  EXPECT_EQ(rows.size(), 10u);
+  const auto expected = verify::expect_layer(plan, weight, t, rows);
+  EXPECT_EQ(verify::compare(expected, t.out, t.lse).failure, "");
 }
 
 TEST_F(ComposedLayer, RefusesWhatItCannotRunByText) {
