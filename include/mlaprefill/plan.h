@@ -59,14 +59,18 @@ struct DeviceProperties {
 /// Bounds of a family of plans: for a size query before any batch is known, and for captured graphs.
 struct PlanBounds {
   int64_t max_requests = 0;
-  int64_t max_query_rows = 0;
+  int64_t max_query_rows = 0;            ///< query_start_loc[R], padding between requests included
   int64_t max_new_tokens_pass_rows = 0;  ///< modes vllm and even_split: most new tokens of a step; else 0
   int64_t max_passes = 0;                ///< passes of a plan; required for a device with query tiles
+  int32_t block_size =
+      0;  ///< the cache's; required in modes vllm and even_split, else 0 stands for the worst
 };
 
 struct PlanOptions {
   PlanMode mode = PlanMode::kBridge;
-  int64_t workspace_tokens = 65536;  ///< rows one pass may expand
+  /// Rows one pass may expand. Two things may take more: the pass of new tokens of modes vllm and even_split,
+  /// and in those modes a workspace below one block (even_split: one a request), which is raised to it.
+  int64_t workspace_tokens = 65536;
   bool strict = false;     ///< refuse batches and passes with inactive rows, as the published repair does
   bool invariant = false;  ///< results bitwise independent of workspace size and of other requests
   DType working_dtype = DType::kBF16;  ///< dtype of expanded K and V in the workspace: bf16, f16 or f32
@@ -75,7 +79,8 @@ struct PlanOptions {
   int64_t max_context_tokens_per_request = (int64_t{1} << 31) - 1;
   /// When set, the plan has exactly bounds->max_passes passes (empty ones at the end), every pass is launched
   /// with workspace_tokens rows and the workspace layout is that of the bounds: a device graph captured with
-  /// one plan serves every other plan of the same options. A batch beyond the bounds is refused.
+  /// one plan serves every other plan of the same options. A batch beyond the bounds is refused, and so are
+  /// bounds in modes vllm and even_split, whose pass of new tokens may exceed workspace_tokens.
   std::optional<PlanBounds> bounds;
 };
 

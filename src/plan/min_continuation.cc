@@ -1,0 +1,138 @@
+// Mode min_continuation: as few passes as bridge, then as few requests cut in two as that allows.
+//
+// With N passes there are N - 1 cuts. Cut k lies in a window [earliest[k], latest[k]]: far enough for the
+// rest to fit N - k passes, and reachable with k. The windows are disjoint, since a position in two of them
+// would save a pass. So a border between requests can serve as one particular cut only, and the question is
+// which borders can serve together: border b of window k and a later border b' of window k' can when filling
+// k' - k passes from b gets to b' or beyond. Filling is monotone (who starts farther gets at least as far),
+// hence the best start for c borders is the one that gets farthest, and the longest chain is found as a
+// longest non-decreasing subsequence is: for every c keep the best chain, find each border's place by
+// bisection. O(R log R) where every position is a legal cut.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "plan/key_stream.h"
+#include "plan/steps.h"
+
+namespace mlaprefill {
+namespace {
+
+/// A border chosen as cut `window`, after the chain `previous`.
+struct Link {
+  int64_t position = 0;
+  size_t window = 0;
+  size_t previous = 0;
+};
+
+/// How far the best chain of some number of borders gets by filling passes up to `window`.
+struct Front {
+  int64_t position = 0;
+  size_t window = 0;
+  size_t hint = 0;
+  size_t link = 0;
+};
+
+class BorderChain {
+ public:
+  BorderChain(const KeyStream& stream, std::vector<int64_t> latest)
+      : stream_(stream),
+        latest_(std::move(latest)),
+        fill_budget_(64 * (stream.num_requests() + latest_.size())) {
+    fronts_.push_back({});
+    links_.push_back({});
+  }
+
+  /// Cuts with the most borders among them, or the latest ones once the search has filled more passes than
+  /// its budget, which is linear in requests and passes. That takes legal cuts coarser than a token
+  /// (invariant plans, aligned rows) and very many passes.
+  std::vector<int64_t> solve() {
+    const std::vector<int64_t> earliest = earliest_cuts();
+    size_t i = 0;
+    for (size_t window = 1; window < latest_.size(); ++window) {
+      while (stream_.border(i) < earliest[window - 1]) ++i;
+      for (; stream_.border(i) <= latest_[window - 1]; ++i) {
+        if (!append(stream_.border(i), i, window)) return latest_;
+      }
+    }
+    return cuts_of_best_chain();
+  }
+
+ private:
+  std::vector<int64_t> earliest_cuts() const {
+    std::vector<int64_t> earliest(latest_.size(), stream_.end());
+    size_t hint = stream_.num_requests() - 1;
+    for (size_t k = latest_.size() - 1; k > 0; --k) {
+      earliest[k - 1] = stream_.nearest_cut_before(earliest[k], hint);
+    }
+    return earliest;
+  }
+
+  /// Fills passes from the front until it stands at `window`; false when the budget is spent.
+  bool advance(Front& front, size_t window) {
+    if (stream_.cuts_anywhere()) {
+      const int64_t passes = static_cast<int64_t>(window - front.window);
+      front.position = std::min(front.position + passes * stream_.capacity_rows(), stream_.end());
+      front.window = window;
+      return true;
+    }
+    for (; front.window < window; ++front.window) {
+      if (fill_budget_-- == 0) return false;
+      front.position = stream_.farthest_cut(front.position, front.hint);
+    }
+    return true;
+  }
+
+  /// Borders of a window come in increasing order, so that none follows another of its own window.
+  bool append(int64_t border, size_t index, size_t window) {
+    size_t low = 0;  // fronts_[low] reaches the border, fronts_[high] does not
+    size_t high = fronts_.size();
+    while (high - low > 1) {
+      const size_t middle = low + (high - low) / 2;
+      if (!advance(fronts_[middle], window)) return false;
+      (fronts_[middle].position >= border ? low : high) = middle;
+    }
+    links_.push_back({border, window, fronts_[low].link});
+    if (high == fronts_.size()) fronts_.push_back({});
+    fronts_[high] = {border, window, index, links_.size() - 1};
+    return true;
+  }
+
+  std::vector<int64_t> cuts_of_best_chain() const {
+    std::vector<size_t> chain;
+    for (size_t link = fronts_.back().link; link != 0; link = links_[link].previous) chain.push_back(link);
+    std::vector<int64_t> cuts;
+    cuts.reserve(latest_.size());
+    int64_t cut = 0;
+    size_t hint = 0;
+    for (size_t window = 1; window <= latest_.size(); ++window) {
+      const bool at_border = !chain.empty() && links_[chain.back()].window == window;
+      cut = at_border ? links_[chain.back()].position : stream_.farthest_cut(cut, hint);
+      if (at_border) chain.pop_back();
+      cuts.push_back(cut);
+    }
+    return cuts;
+  }
+
+  const KeyStream& stream_;
+  const std::vector<int64_t> latest_;  ///< cut k of the plan with the fewest passes, at index k - 1
+  size_t fill_budget_;
+  std::vector<Front> fronts_;  ///< by number of borders; [0] is the start of the stream
+  std::vector<Link> links_;    ///< [0] is the start of every chain
+};
+
+}  // namespace
+
+Status plan_min_continuation(Plan& plan) {
+  const Result<KeyStream> stream = KeyStream::create(plan);
+  if (!stream.ok()) return stream.status();
+  std::vector<int64_t> cuts = stream->fill_cuts();
+  if (cuts.size() > 1) cuts = BorderChain(stream.value(), std::move(cuts)).solve();
+  stream->emit(cuts, plan);
+  return {};
+}
+
+}  // namespace mlaprefill
