@@ -27,13 +27,15 @@ struct Work {
   double total() const { return attention_flop + expand_flop; }
 };
 
-/// Holds random normal inputs (seeded) and outputs. run() is what is timed: one call of the public API.
+/// Holds random normal inputs (seeded) and outputs in the backend's memory. What is timed: calls of run(),
+/// one public API call each, and one wait() behind them.
 class Case {
  public:
   virtual ~Case() = default;
   static Result<std::unique_ptr<Case>> create(const Shape& shape, const CaseOptions& options);
 
   virtual Status run() = 0;
+  Status wait() const { return backend_->memory().synchronize({}); }
   const Work& work() const { return work_; }
   std::string backend_description() const { return backend_->description(); }
   /// Seconds make_plan took for this batch; 0 for plain attention.

@@ -34,6 +34,7 @@ size_t confidence_cut(size_t n) {
 Result<double> time_sample(Case& subject, int64_t repeats) {
   const auto start = Clock::now();
   for (int64_t i = 0; i < repeats; ++i) MLAPREFILL_RETURN_IF_ERROR(subject.run());
+  MLAPREFILL_RETURN_IF_ERROR(subject.wait());
   return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(repeats);
 }
 
