@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "bench/run.h"
+#include "io/json_result.h"
+#include "io/provenance.h"
 
 namespace mlaprefill::bench {
 namespace {
@@ -68,29 +68,29 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds 
 
 }  // namespace
 
-std::string to_json(const Report& report) {
-  ordered_json json{
-      {"schema", "mlaprefill.bench/1"},
-      {"flop_convention", "visible (query, key) pairs and expanded rows only; a multiply-add is 2"},
-      {"ratio_convention",
-       "seconds of `against` / seconds of `subject`, paired by round; > 1: the "
-       "subject is faster; [low, high] holds the median at 95 % confidence"},
-      {"subject", config_json(report.options.subject)},
-      {"backend", report.backend_description},
-      {"isa", report.isa},
-      {"rounds", report.options.rounds}};
+ordered_json to_json(const Report& report) {
+  ordered_json json = new_json_result("bench", 1);
+  json.update(provenance());
+  json.update({{"flop_convention", "visible (query, key) pairs and expanded rows only; a multiply-add is 2"},
+               {"ratio_convention",
+                "seconds of `against` / seconds of `subject`, paired by round; > 1: the "
+                "subject is faster; [low, high] holds the median at 95 % confidence"},
+               {"subject", config_json(report.options.subject)},
+               {"backend", report.backend_description},
+               {"isa", report.isa},
+               {"rounds", report.options.rounds}});
   if (report.options.against) json["against"] = config_json(*report.options.against);
   json["peaks"] = ordered_json::array();
-  for (const Peak& peak : report.peaks) {
-    json["peaks"].push_back({{"isa", peak.isa},
-                             {"instruction", peak.instruction},
-                             {"threads", peak.threads},
-                             {"gflops", peak.gflops}});
+  for (const Peak& measured : report.peaks) {
+    json["peaks"].push_back({{"isa", measured.isa},
+                             {"instruction", measured.instruction},
+                             {"threads", measured.threads},
+                             {"gflops", measured.gflops}});
   }
   json["results"] = ordered_json::array();
-  for (const ShapeResult& result : report.results)
-    json["results"].push_back(result_json(result, ceiling(report)));
-  return json.dump(2);
+  const double peak = ceiling(report);
+  for (const ShapeResult& result : report.results) json["results"].push_back(result_json(result, peak));
+  return json;
 }
 
 std::string to_text(const Report& report) {

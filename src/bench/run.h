@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,7 +48,7 @@ Result<Report> run(const RunOptions& options, const Progress& progress);
 
 /// A table for people.
 std::string to_text(const Report& report);
-/// The "mlaprefill.bench/1" object without the provenance the command line adds.
-std::string to_json(const Report& report);
+/// The "mlaprefill.bench/1" result file's content.
+nlohmann::ordered_json to_json(const Report& report);
 
 }  // namespace mlaprefill::bench
