@@ -13,7 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ISA_FLAG = re.compile(r"^-m(avx|amx|fma|f16c|bmi|sse[34]|ssse3|arch=|tune=native|cpu=)")
-KERNEL = re.compile(r"^src/backend/cpu/.*(avx2|avx512|amx)[^/]*\.cc$")
+KERNEL = re.compile(r"^src/(backend/cpu|bench)/.*(avx2|avx512|amx)[^/]*\.cc$")
 
 
 def main(database):
