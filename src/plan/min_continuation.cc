@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -20,6 +20,8 @@
 
 namespace mlaprefill {
 namespace {
+
+constexpr size_t kStepsPerPass = 16;
 
 /// A border chosen as cut `window`, after the chain `previous`.
 struct Link {
@@ -41,24 +43,26 @@ class BorderChain {
   BorderChain(const KeyStream& stream, std::vector<int64_t> latest)
       : stream_(stream),
         latest_(std::move(latest)),
-        fill_budget_(64 * (stream.num_requests() + latest_.size())) {
+        fill_budget_(kStepsPerPass * (stream.num_requests() + latest_.size())) {
     fronts_.push_back({});
     links_.push_back({});
   }
 
-  /// Cuts with the most borders among them, or the latest ones once the search has filled more passes than
-  /// its budget, which is linear in requests and passes. That takes legal cuts coarser than a token
-  /// (invariant plans, aligned rows) and very many passes.
+  /// Cuts with the most borders among them. Where legal cuts are coarser than a token (invariant plans,
+  /// aligned rows) filling takes a step a pass; once the steps are more than linear in requests and passes,
+  /// the search stops and the answer is the better of what it has and of the latest cuts.
   std::vector<int64_t> solve() {
     const std::vector<int64_t> earliest = earliest_cuts();
+    bool within_budget = true;
     size_t i = 0;
-    for (size_t window = 1; window < latest_.size(); ++window) {
+    for (size_t window = 1; window < latest_.size() && within_budget; ++window) {
       while (stream_.border(i) < earliest[window - 1]) ++i;
-      for (; stream_.border(i) <= latest_[window - 1]; ++i) {
-        if (!append(stream_.border(i), i, window)) return latest_;
+      for (; stream_.border(i) <= latest_[window - 1] && within_budget; ++i) {
+        within_budget = append(stream_.border(i), i, window);
       }
     }
-    return cuts_of_best_chain();
+    std::vector<int64_t> cuts = cuts_of_best_chain();
+    return within_budget || count_borders(cuts) > count_borders(latest_) ? cuts : latest_;
   }
 
  private:
@@ -115,6 +119,16 @@ class BorderChain {
       cuts.push_back(cut);
     }
     return cuts;
+  }
+
+  size_t count_borders(const std::vector<int64_t>& cuts) const {
+    size_t borders = 0;
+    size_t i = 0;
+    for (int64_t cut : cuts) {
+      while (stream_.border(i) < cut) ++i;
+      borders += stream_.border(i) == cut;
+    }
+    return borders;
   }
 
   const KeyStream& stream_;
