@@ -164,6 +164,7 @@ class CApiLayer : public CApiWork {
 
   void SetUp() override {
     CApiWork::SetUp();
+    if (HasFatalFailure()) return;
     dims_.num_heads = kHeads;
     dims_.kv_lora_rank = kRank;
     dims_.qk_nope_head_dim = kNope;
@@ -293,9 +294,9 @@ TEST_P(CApiLayer, OutlivesItsBackendHandle) {
   mlaprefill_layer_destroy(layer);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CApiWork, testing::Values("reference", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Backends, CApiWork, testing::Values("reference"),
                          [](const auto& param) { return std::string(param.param); });
-INSTANTIATE_TEST_SUITE_P(Backends, CApiLayer, testing::Values("reference", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Backends, CApiLayer, testing::Values("reference"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(CApiBackends, AreListedAndOpenedByName) {
@@ -315,7 +316,6 @@ TEST(CApiBackends, AreListedAndOpenedByName) {
     }
   }
   EXPECT_EQ(std::count(available.begin(), available.end(), "reference"), 1);
-  EXPECT_EQ(std::count(available.begin(), available.end(), "cpu"), 1);
   mlaprefill_backend_info info = MLAPREFILL_BACKEND_INFO_INIT;
   EXPECT_EQ(mlaprefill_get_backend_info(count, &info, nullptr, 0, nullptr, &error),
             MLAPREFILL_INVALID_ARGUMENT);
@@ -324,13 +324,6 @@ TEST(CApiBackends, AreListedAndOpenedByName) {
   EXPECT_EQ(mlaprefill_backend_open("quantum", nullptr, &backend, &error), MLAPREFILL_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("reference"), std::string::npos);
   EXPECT_EQ(backend, nullptr);
-  mlaprefill_backend_options options = MLAPREFILL_BACKEND_OPTIONS_INIT;
-  options.isa = "sse9";
-  EXPECT_NE(mlaprefill_backend_open("cpu", &options, &backend, &error), MLAPREFILL_OK);
-  EXPECT_NE(std::string(error.message).find("sse9"), std::string::npos);
-  options.isa = nullptr;
-  options.num_threads = -3;
-  EXPECT_NE(mlaprefill_backend_open("cpu", &options, &backend, &error), MLAPREFILL_OK);
 }
 
 }  // namespace
