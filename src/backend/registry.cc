@@ -15,10 +15,6 @@ struct Entry {
   BackendInfo (*info)();
 };
 
-Result<std::unique_ptr<Backend>> open_missing_cpu_backend(const BackendOptions&) {
-  return error(StatusCode::kUnavailable, "cpu: must be compiled in, got a build without it");
-}
-
 // A host backend can be used wherever it opens.
 template <auto kOpen>
 BackendInfo host_info(std::string_view name) {
@@ -30,7 +26,7 @@ BackendInfo host_info(std::string_view name) {
 }
 
 const std::array<Entry, 3> kEntries{{
-    {"cpu", open_missing_cpu_backend, [] { return host_info<open_missing_cpu_backend>("cpu"); }},
+    {"cpu", open_cpu_backend, [] { return host_info<open_cpu_backend>("cpu"); }},
     {"reference", open_reference_backend, [] { return host_info<open_reference_backend>("reference"); }},
     {"sm90", open_sm90_backend, sm90_backend_info},
 }};

@@ -1,0 +1,134 @@
+// bf16 kernels on AMX tiles.
+#include "backend/cpu/kernels/bf16-inl.h"
+
+namespace mlaprefill::cpu {
+namespace {
+
+constexpr int64_t kTileRowsAmx = 16;
+constexpr int64_t kTileDepth = 32;  ///< bf16 elements in a tile row of A
+constexpr int64_t kTileColumnsAmx = 16;
+constexpr int64_t kPanelRowBytes = kPanelColumns * 4;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+void configure_tiles() {
+  static constexpr TileConfig kConfig;
+  _tile_loadconfig(&kConfig);
+}
+
+void release_tiles() { _tile_release(); }
+
+const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int64_t depth) {
+  return static_cast<const char*>(segment.b) + depth / 2 * kPanelRowBytes + column * 4;
+}
+
+/// 32 rows x 32 columns of C in tiles 0..3; A in 4 and 5, B in 6 and 7.
+HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t column) {
+  float* c = args.c + row * args.c_stride + column;
+  float* c_below = c + kTileRowsAmx * args.c_stride;
+  const auto c_bytes = static_cast<size_t>(args.c_stride * 4);
+  if (args.accumulate) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + kTileColumnsAmx, c_bytes);
+    _tile_loadd(2, c_below, c_bytes);
+    _tile_loadd(3, c_below + kTileColumnsAmx, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int32_t s = 0; s < args.num_segments; ++s) {
+    const MultiplyArgs::Segment& segment = args.segments[s];
+    const uint16_t* a = static_cast<const uint16_t*>(segment.a) + row * segment.a_stride;
+    const uint16_t* a_below = a + kTileRowsAmx * segment.a_stride;
+    const auto a_bytes = static_cast<size_t>(segment.a_stride * 2);
+    for (int64_t k = 0; k < segment.depth; k += kTileDepth) {
+      const char* b = tile_of_b(segment, column, k);
+      _tile_loadd(6, b, kPanelRowBytes);
+      _tile_loadd(4, a + k, a_bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, b + kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, a_below + k, a_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kTileColumnsAmx, c_bytes);
+  _tile_stored(2, c_below, c_bytes);
+  _tile_stored(3, c_below + kTileColumnsAmx, c_bytes);
+}
+
+/// The last 16 rows: 16 x 64 of C in tiles 0..3; A in 4, B in 5 and 6 by turns.
+HWY_INLINE void multiply_16x64(const MultiplyArgs& args, int64_t row) {
+  float* c = args.c + row * args.c_stride;
+  const auto c_bytes = static_cast<size_t>(args.c_stride * 4);
+  if (args.accumulate) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + kTileColumnsAmx, c_bytes);
+    _tile_loadd(2, c + 2 * kTileColumnsAmx, c_bytes);
+    _tile_loadd(3, c + 3 * kTileColumnsAmx, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int32_t s = 0; s < args.num_segments; ++s) {
+    const MultiplyArgs::Segment& segment = args.segments[s];
+    const uint16_t* a = static_cast<const uint16_t*>(segment.a) + row * segment.a_stride;
+    const auto a_bytes = static_cast<size_t>(segment.a_stride * 2);
+    for (int64_t k = 0; k < segment.depth; k += kTileDepth) {
+      const char* b = tile_of_b(segment, 0, k);
+      _tile_loadd(4, a + k, a_bytes);
+      _tile_loadd(5, b, kPanelRowBytes);
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_loadd(6, b + kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_dpbf16ps(1, 4, 6);
+      _tile_loadd(5, b + 2 * kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_dpbf16ps(2, 4, 5);
+      _tile_loadd(6, b + 3 * kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_dpbf16ps(3, 4, 6);
+    }
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kTileColumnsAmx, c_bytes);
+  _tile_stored(2, c + 2 * kTileColumnsAmx, c_bytes);
+  _tile_stored(3, c + 3 * kTileColumnsAmx, c_bytes);
+}
+
+void multiply_by_tiles(const MultiplyArgs& args) {
+  int64_t row = 0;
+  for (; row + kTileRowsAmx < args.rows; row += 2 * kTileRowsAmx) {
+    for (int64_t column = 0; column < kPanelColumns; column += 2 * kTileColumnsAmx) {
+      multiply_32x32(args, row, column);
+    }
+  }
+  if (row < args.rows) multiply_16x64(args, row);
+}
+
+constexpr KernelTable amx_table() {
+  KernelTable table = bf16_table(IsaLevel::kAmxBf16, multiply_by_tiles);
+  table.depth_multiple = kTileDepth;
+  table.row_multiple = kTileRowsAmx;
+  table.strip_rows = 32;
+  table.query_block = 128;
+  table.enter = configure_tiles;
+  table.leave = release_tiles;
+  return table;
+}
+
+}  // namespace
+
+const KernelTable kAmxBf16Kernels = amx_table();
+
+}  // namespace mlaprefill::cpu

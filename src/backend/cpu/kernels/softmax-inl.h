@@ -1,0 +1,146 @@
+// One step of the online softmax on a block of scores.
+#pragma once
+
+#include "backend/cpu/kernels/convert-inl.h"
+
+namespace mlaprefill::cpu {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kMinusInfinity = -__builtin_inff();
+
+/// 2^f for f in [0, 1]: minimax in relative error (8.3e-8) among polynomials with p(0) = 1.
+HWY_INLINE FloatVec exp2_fraction(FloatVec f) {
+  FloatVec p = hn::Set(kFloats, 0.00186713005f);
+  p = hn::MulAdd(p, f, hn::Set(kFloats, 0.00901703071f));
+  p = hn::MulAdd(p, f, hn::Set(kFloats, 0.0557999127f));
+  p = hn::MulAdd(p, f, hn::Set(kFloats, 0.240164444f));
+  p = hn::MulAdd(p, f, hn::Set(kFloats, 0.693151295f));
+  return hn::MulAdd(p, f, hn::Set(kFloats, 1.0f));
+}
+
+/// 2^y for y <= 0 or slightly above. -inf gives 0, NaN gives NaN.
+HWY_INLINE FloatVec exp2(FloatVec y) {
+#if HWY_TARGET == HWY_AVX3
+  constexpr int kFractionOverFloor = 0x09;
+  const FloatVec p = exp2_fraction(FloatVec{_mm512_reduce_ps(y.raw, kFractionOverFloor)});
+  return FloatVec{_mm512_scalef_ps(p.raw, y.raw)};
+#else
+  const FloatVec whole = hn::Floor(y);
+  const FloatVec p = exp2_fraction(hn::Sub(y, whole));
+  // Adding 1.5 * 2^23 leaves the integer in the low mantissa bits.
+  const WordVec integer = hn::BitCast(kWords, hn::Add(whole, hn::Set(kFloats, 12582912.0f)));
+  const WordVec scaled = hn::Add(hn::BitCast(kWords, p), hn::ShiftLeft<23>(integer));
+  const auto underflows = hn::Lt(y, hn::Set(kFloats, -126.0f));
+  return hn::IfThenZeroElse(underflows, hn::BitCast(kFloats, scaled));
+#endif
+}
+
+HWY_INLINE void hide(float* scores, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) scores[i] = kMinusInfinity;
+}
+
+template <typename Storage>
+HWY_INLINE void zero(Storage* p, int64_t begin, int64_t end) {
+  if (begin < end) __builtin_memset(p + begin, 0, static_cast<size_t>(end - begin) * sizeof(Storage));
+}
+
+HWY_INLINE float row_max(const float* scores, int64_t begin, int64_t end) {
+  FloatVec first = load(scores + begin);
+  FloatVec second = first;
+  int64_t i = begin;
+  for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+    first = hn::Max(first, load(scores + i));
+    second = hn::Max(second, load(scores + i + kLanes));
+  }
+  if (i < end) first = hn::Max(first, load(scores + i));
+  return hn::GetLane(hn::MaxOfLanes(kFloats, hn::Max(first, second)));
+}
+
+/// Writes p = 2^(factor * score - shift) and returns the sum of the values before they are rounded to
+/// Storage.
+template <typename Storage>
+HWY_INLINE float exponentiate(const float* scores, int64_t begin, int64_t end, float factor, float shift,
+                              Storage* p) {
+  const FloatVec factors = hn::Set(kFloats, factor);
+  const FloatVec shifts = hn::Set(kFloats, shift);
+  FloatVec first = hn::Zero(kFloats);
+  FloatVec second = hn::Zero(kFloats);
+  int64_t i = begin;
+  for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+    const FloatVec a = exp2(hn::MulSub(load(scores + i), factors, shifts));
+    const FloatVec b = exp2(hn::MulSub(load(scores + i + kLanes), factors, shifts));
+    first = hn::Add(first, a);
+    second = hn::Add(second, b);
+    OperandIo<Storage>::store(a, p + i);
+    OperandIo<Storage>::store(b, p + i + kLanes);
+  }
+  if (i < end) {
+    const FloatVec a = exp2(hn::MulSub(load(scores + i), factors, shifts));
+    first = hn::Add(first, a);
+    OperandIo<Storage>::store(a, p + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(kFloats, hn::Add(first, second)));
+}
+
+HWY_INLINE void scale_row(float* out, int64_t columns, float factor) {
+  const FloatVec factors = hn::Set(kFloats, factor);
+  for (int64_t i = 0; i < columns; i += kLanes) store(hn::Mul(load(out + i), factors), out + i);
+}
+
+/// No visible score is above -inf: nothing is added, unless one is NaN, which no maximum shows.
+HWY_INLINE void take_no_maximum(const SoftmaxArgs& args, int64_t row, const float* scores, int64_t begin,
+                                int64_t end) {
+  float nan = 0.0f;
+  for (int64_t i = begin; i < end; ++i) {
+    if (__builtin_isnan(scores[i])) nan = scores[i];
+  }
+  if (!__builtin_isnan(nan)) return;
+  args.sum[row] = nan;
+  float* out = args.out + row * args.out_stride;
+  for (int64_t i = 0; i < args.out_columns; ++i) out[i] = nan;
+}
+
+template <typename Storage>
+HWY_INLINE void softmax_row(const SoftmaxArgs& args, int64_t row) {
+  Storage* p = static_cast<Storage*>(args.p) + row * args.p_stride;
+  const int64_t column_begin = args.column_begin[row], column_end = args.column_end[row];
+  const int64_t begin = args.visible_begin[row], end = args.visible_end[row];
+  if (begin >= end) return zero(p, column_begin, column_end);
+
+  float* scores = args.scores + row * args.score_stride;
+  const int64_t vector_begin = begin / kLanes * kLanes;
+  const int64_t vector_end = (end + kLanes - 1) / kLanes * kLanes;
+  hide(scores, vector_begin, begin);
+  hide(scores, end, vector_end);
+
+  const float old_max = args.max[row];
+  const float block_max = row_max(scores, vector_begin, vector_end) * args.scale;
+  const float new_max = block_max > old_max ? block_max : old_max;
+  if (!(new_max > kMinusInfinity)) {
+    take_no_maximum(args, row, scores, begin, end);
+    return zero(p, column_begin, column_end);
+  }
+  const float shift = new_max * kLog2E;
+  if (new_max > old_max) {
+    args.max[row] = new_max;
+    if (old_max > kMinusInfinity) {
+      const float shrink = hn::GetLane(exp2(hn::Set(kFloats, old_max * kLog2E - shift)));
+      args.sum[row] *= shrink;
+      scale_row(args.out + row * args.out_stride, args.out_columns, shrink);
+    }
+  }
+  args.sum[row] += exponentiate(scores, vector_begin, vector_end, args.scale * kLog2E, shift, p);
+  zero(p, column_begin, vector_begin);
+  zero(p, vector_end, column_end);
+}
+
+template <typename Storage>
+void softmax(const SoftmaxArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) softmax_row<Storage>(args, row);
+}
+
+void do_nothing() {}
+
+}  // namespace
+}  // namespace mlaprefill::cpu
