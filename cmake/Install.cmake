@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/mlaprefill)
-install(TARGETS mlaprefill EXPORT mlaprefillTargets)
+install(TARGETS mlaprefill mlaprefill_c EXPORT mlaprefillTargets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mlaprefill TYPE INCLUDE)
 install(EXPORT mlaprefillTargets NAMESPACE mlaprefill:: DESTINATION ${package_dir})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/mlaprefillConfig.cmake.in

@@ -91,7 +91,7 @@ void set_attention_spans(const Plan& plan, const Pass& pass, std::vector<Attenti
   for (int64_t s = pass.span_begin; s < pass.span_end; ++s) {
     const Span& span = plan.spans[static_cast<size_t>(s)];
     const auto r = static_cast<size_t>(span.request);
-    if (plan.query_lens[r] == 0) continue;
+    if (plan.query_lens[r] == 0 || span.length() == 0) continue;
     spans.push_back({.q_row = plan.query_start_loc[r],
                      .q_len = plan.query_lens[r],
                      .k_row = span.row_begin,

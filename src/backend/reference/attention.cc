@@ -33,12 +33,6 @@ HeadKeys load_keys(const AttentionArgs& args, const AttentionSpan& span, int64_t
   return keys;
 }
 
-void round_to_float(SoftmaxState& state) {
-  state.max = static_cast<float>(state.max);
-  state.sum = static_cast<float>(state.sum);
-  for (double& value : state.out) value = static_cast<float>(value);
-}
-
 struct RowAddress {
   int64_t row;
   int64_t head;

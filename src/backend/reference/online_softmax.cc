@@ -4,6 +4,15 @@
 #include <numbers>
 
 namespace mlaprefill::reference {
+namespace {
+
+// g++ 12.2 at -O2 drops `x = static_cast<float>(x)` on two adjacent doubles; volatile keeps the rounding.
+double rounded_to_float(double value) {
+  const volatile float rounded = static_cast<float>(value);
+  return rounded;
+}
+
+}  // namespace
 
 void absorb(const HeadKeys& keys, int64_t begin, int64_t end, const double* q, double scale,
             SoftmaxState& state) {
@@ -29,6 +38,12 @@ void absorb(const HeadKeys& keys, int64_t begin, int64_t end, const double* q, d
     state.sum += weight;
     for (int64_t d = 0; d < keys.v_dim; ++d) state.out[static_cast<size_t>(d)] += weight * v[d];
   }
+}
+
+void round_to_float(SoftmaxState& state) {
+  state.max = rounded_to_float(state.max);
+  state.sum = rounded_to_float(state.sum);
+  for (double& value : state.out) value = rounded_to_float(value);
 }
 
 double normalised(const SoftmaxState& state, int64_t d) {

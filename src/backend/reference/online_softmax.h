@@ -29,6 +29,9 @@ struct HeadKeys {
 void absorb(const HeadKeys& keys, int64_t begin, int64_t end, const double* q, double scale,
             SoftmaxState& state);
 
+/// What carrying the state in float32 does to it.
+void round_to_float(SoftmaxState& state);
+
 /// state.out / state.sum, or 0 when no key was seen.
 double normalised(const SoftmaxState& state, int64_t d);
 

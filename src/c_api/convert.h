@@ -1,0 +1,27 @@
+// C structs to C++ ones. Every function names the field it refuses, below `where`.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "c_api/abi.h"
+
+namespace mlaprefill::c_api {
+
+Status convert(std::string_view where, const mlaprefill_dims* from, MlaDims& to);
+Status convert(std::string_view where, const mlaprefill_batch* from, RaggedBatch& to);
+Status convert(std::string_view where, const mlaprefill_device_properties* from, DeviceProperties& to);
+Status convert(std::string_view where, const mlaprefill_plan_bounds* from, PlanBounds& to);
+Status convert(std::string_view where, const mlaprefill_plan_options* from, PlanOptions& to);
+
+Status convert_dtype(std::string_view where, int32_t from, DType& to);
+Status convert(std::string_view where, const mlaprefill_tensor& from, Tensor& to);
+Status convert(std::string_view where, const mlaprefill_tensor& from, ConstTensor& to);
+Status convert(std::string_view where, const mlaprefill_lse& from, LseView& to);
+Status convert(std::string_view where, const mlaprefill_kv_cache& from, KvCache& to);
+
+/// One a line.
+std::string join_lines(const std::vector<std::string>& lines);
+
+}  // namespace mlaprefill::c_api
