@@ -34,7 +34,6 @@ struct Link {
 struct Front {
   int64_t position = 0;
   size_t window = 0;
-  size_t hint = 0;
   size_t link = 0;
 };
 
@@ -52,13 +51,13 @@ class BorderChain {
   /// aligned rows) filling takes a step a pass; once the steps are more than linear in requests and passes,
   /// the search stops and the answer is the better of what it has and of the latest cuts.
   std::vector<int64_t> solve() {
-    const std::vector<int64_t> earliest = earliest_cuts();
+    find_earliest_cuts();
     bool within_budget = true;
-    size_t i = 0;
     for (size_t window = 1; window < latest_.size() && within_budget; ++window) {
-      while (stream_.border(i) < earliest[window - 1]) ++i;
+      size_t i = earliest_request_[window - 1];
+      while (stream_.border(i) < earliest_[window - 1]) ++i;
       for (; stream_.border(i) <= latest_[window - 1] && within_budget; ++i) {
-        within_budget = append(stream_.border(i), i, window);
+        within_budget = append(stream_.border(i), window);
       }
     }
     std::vector<int64_t> cuts = cuts_of_best_chain();
@@ -66,13 +65,14 @@ class BorderChain {
   }
 
  private:
-  std::vector<int64_t> earliest_cuts() const {
-    std::vector<int64_t> earliest(latest_.size(), stream_.end());
-    size_t hint = stream_.num_requests() - 1;
+  void find_earliest_cuts() {
+    size_t request = stream_.num_requests() - 1;
+    earliest_.assign(latest_.size(), stream_.end());
+    earliest_request_.assign(latest_.size(), request);
     for (size_t k = latest_.size() - 1; k > 0; --k) {
-      earliest[k - 1] = stream_.nearest_cut_before(earliest[k], hint);
+      earliest_[k - 1] = stream_.nearest_cut_before(earliest_[k], request);
+      earliest_request_[k - 1] = request;
     }
-    return earliest;
   }
 
   /// Fills passes from the front until it stands at `window`; false when the budget is spent.
@@ -85,13 +85,14 @@ class BorderChain {
     }
     for (; front.window < window; ++front.window) {
       if (fill_budget_-- == 0) return false;
-      front.position = stream_.farthest_cut(front.position, front.hint);
+      size_t hint = earliest_request_[front.window];
+      front.position = stream_.farthest_cut(front.position, hint);
     }
     return true;
   }
 
   /// Borders of a window come in increasing order, so that none follows another of its own window.
-  bool append(int64_t border, size_t index, size_t window) {
+  bool append(int64_t border, size_t window) {
     size_t low = 0;  // fronts_[low] reaches the border, fronts_[high] does not
     size_t high = fronts_.size();
     while (high - low > 1) {
@@ -101,7 +102,7 @@ class BorderChain {
     }
     links_.push_back({border, window, fronts_[low].link});
     if (high == fronts_.size()) fronts_.push_back({});
-    fronts_[high] = {border, window, index, links_.size() - 1};
+    fronts_[high] = {border, window, links_.size() - 1};
     return true;
   }
 
@@ -133,6 +134,8 @@ class BorderChain {
 
   const KeyStream& stream_;
   const std::vector<int64_t> latest_;  ///< cut k of the plan with the fewest passes, at index k - 1
+  std::vector<int64_t> earliest_;
+  std::vector<size_t> earliest_request_;  ///< a request that starts at or before the earliest cut
   size_t fill_budget_;
   std::vector<Front> fronts_;  ///< by number of borders; [0] is the start of the stream
   std::vector<Link> links_;    ///< [0] is the start of every chain

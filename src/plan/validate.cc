@@ -143,14 +143,14 @@ Status check_block_table(const RaggedBatch& batch, const PlanOptions& options) {
   if (table.rows > 1 && table.row_stride > kMaxRowStride) {
     return limit("block_table.row_stride: must be <= {}, got {}", kMaxRowStride, table.row_stride);
   }
+  const int64_t held_tokens = std::min(table.cols, kMaxInt32) * batch.block_size;
   for (size_t r = 0; r < batch.context_lens.size(); ++r) {
     if (query_len(batch, r) == 0 && !reads_every_context(options.mode)) continue;
-    const int64_t needed = ceil_div(batch.context_lens[r], batch.block_size);
-    if (needed > table.cols) {
+    if (batch.context_lens[r] > held_tokens) {
       return out_of_range("context_lens[{}]: must fit block_table.cols = {} blocks of {} tokens, got {}", r,
                           table.cols, batch.block_size, batch.context_lens[r]);
     }
-    if (needed > 0 && table.data == nullptr) {
+    if (batch.context_lens[r] > 0 && table.data == nullptr) {
       return invalid("block_table.data: must not be null with context_lens[{}] = {}, got null", r,
                      batch.context_lens[r]);
     }
@@ -158,16 +158,8 @@ Status check_block_table(const RaggedBatch& batch, const PlanOptions& options) {
   return {};
 }
 
-/// Ids in [0, bound) are valid; a negative id, seen as unsigned, is never below the bound.
-uint32_t block_id_bound(const RaggedBatch& batch) {
-  const int64_t most = kMaxInt32 + 1;
-  return static_cast<uint32_t>(batch.num_cache_blocks >= 0 ? std::min(batch.num_cache_blocks, most) : most);
-}
-
-Status name_bad_block(const RaggedBatch& batch, int64_t row, std::span<const int32_t> ids) {
-  const uint32_t bound = block_id_bound(batch);
-  const auto bad =
-      std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return static_cast<uint32_t>(id) >= bound; });
+Status name_bad_block(const RaggedBatch& batch, int64_t row, std::span<const int32_t> ids, int32_t last_id) {
+  const auto bad = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id < 0 || id > last_id; });
   const auto col = bad - ids.begin();
   if (*bad < 0) return out_of_range("block_table[{}][{}]: must be >= 0, got {}", row, col, *bad);
   return out_of_range("block_table[{}][{}]: must be < num_cache_blocks = {}, got {}", row, col,
@@ -183,15 +175,17 @@ Status copy_blocks(const RaggedBatch& batch, Plan& plan) {
         plan.block_begin[r] + (used ? ceil_div(plan.context_lens[r], batch.block_size) : 0);
   }
   plan.blocks.reserve(static_cast<size_t>(plan.block_begin.back()));
-  const uint32_t bound = block_id_bound(batch);
+  const bool counted = batch.num_cache_blocks >= 0 && batch.num_cache_blocks <= kMaxInt32;
+  const int32_t last_id = static_cast<int32_t>(counted ? batch.num_cache_blocks - 1 : kMaxInt32);
   for (size_t r = 0; r < requests; ++r) {
     const auto count = static_cast<size_t>(plan.block_begin[r + 1] - plan.block_begin[r]);
     if (count == 0) continue;
     const int64_t row = static_cast<int64_t>(r);
     const std::span ids(batch.block_table.data + row * batch.block_table.row_stride, count);
-    uint32_t largest = 0;
-    for (int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
-    if (largest >= bound) return name_bad_block(batch, row, ids);
+    uint32_t signs = 0;  // the top bit: some id is negative or greater than last_id
+    for (int32_t id : ids)
+      signs |= static_cast<uint32_t>(id) | (static_cast<uint32_t>(last_id) - static_cast<uint32_t>(id));
+    if (signs >> 31 != 0) return name_bad_block(batch, row, ids, last_id);
     plan.blocks.insert(plan.blocks.end(), ids.begin(), ids.end());
   }
   return {};
