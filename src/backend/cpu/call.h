@@ -2,21 +2,39 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <vector>
 
 #include "backend/cpu/flash.h"
 #include "backend/cpu/isa.h"
+#include "backend/cpu/latents.h"
 #include "backend/cpu/pack_chunk.h"
 #include "backend/cpu/scratch.h"
 #include "backend/cpu/tasks.h"
+#include "backend/cpu/up_projection.h"
 #include "backend/cpu/workers.h"
 #include "mlaprefill/backend.h"
 
 namespace mlaprefill::cpu {
 
+/// Buffers of one panel of keys being expanded.
+struct ExpandScratch {
+  UpProjection product;
+  AlignedBuffer latents, rope, rows, panel, transposed;
+};
+
 /// Scratch of one worker during one call.
 struct WorkerScratch {
   Flash flash;
   ChunkPacker packer;
+  ChunkProjector projector;
+  ExpandScratch expand;
+};
+
+/// Scratch all workers of one fused layer call share.
+struct LayerScratch {
+  std::vector<RequestGroup> groups;
+  LatentStore latents;
 };
 
 struct CallResources {
@@ -28,7 +46,18 @@ struct CallResources {
   Workers workers;
   Pool<TaskQueue> queues;
   Pool<WorkerScratch> scratch;
+  Pool<LayerScratch> layers;
 };
+
+/// Runs body(i) for every i below `count`, in any order, on as many workers as there is work for.
+template <typename Body>
+void run_indexed(CallResources& resources, int64_t count, const Body& body) {
+  std::atomic<int64_t> next = 0;
+  auto worker = [&] {
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(i);
+  };
+  resources.workers.run(static_cast<int32_t>(std::min<int64_t>(resources.workers.size(), count)), worker);
+}
 
 /// Runs body(scratch, task) for every task of the queue on as many workers as there is work for, between the
 /// enter and leave of the kernels.
@@ -48,5 +77,7 @@ void run_tasks(CallResources& resources, const KernelTable& kernels, TaskQueue& 
 
 /// The operations of the backend. Arguments have been validated.
 void attention(CallResources& resources, const AttentionArgs& args);
+void expand(CallResources& resources, const ExpandArgs& args);
+void fused_layer(CallResources& resources, const FusedLayerArgs& args);
 
 }  // namespace mlaprefill::cpu

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/weights.h"
 #include "backend/internal.h"
 #include "core/error.h"
 
@@ -20,6 +21,21 @@ Status run(const Operation& operation) {
   } catch (const std::bad_alloc&) {
     return error(StatusCode::kLimitExceeded,
                  "scratch: must fit the host's memory, got an allocation failure");
+  }
+  return {};
+}
+
+// Weights are those a CPU backend of the same level prepared, for a layer of the plan's dims.
+Status check_weights(const LayerWeights* weights, IsaLevel level, const MlaDims& dims) {
+  const auto* prepared = dynamic_cast<const CpuWeights*>(weights);
+  if (prepared == nullptr || prepared->level() != level) {
+    return invalid("weights: must be prepared by this backend, got another's");
+  }
+  const MlaDims& own = prepared->dims();
+  if (own.num_heads != dims.num_heads || own.kv_lora_rank != dims.kv_lora_rank ||
+      own.qk_nope_head_dim != dims.qk_nope_head_dim || own.v_head_dim != dims.v_head_dim) {
+    return invalid("weights: must be prepared for the plan's dims, got heads {}, rank {}, nope {}, v {}",
+                   own.num_heads, own.kv_lora_rank, own.qk_nope_head_dim, own.v_head_dim);
   }
   return {};
 }
@@ -65,16 +81,25 @@ Status CpuBackend::append(const AppendArgs& args, Stream) const {
   return run([&] { resources_.workers.execute([&] { cpu::append(args); }); });
 }
 
-Result<std::shared_ptr<const LayerWeights>> CpuBackend::prepare_weights(const MlaDims&, ConstTensor) const {
-  return error(StatusCode::kUnsupported, "layer: must be run on another backend, got cpu");
+Result<std::shared_ptr<const LayerWeights>> CpuBackend::prepare_weights(const MlaDims& dims,
+                                                                        ConstTensor kv_b_proj) const {
+  MLAPREFILL_RETURN_IF_ERROR(validate_kv_b_proj(dims, kv_b_proj));
+  std::shared_ptr<const LayerWeights> weights;
+  MLAPREFILL_RETURN_IF_ERROR(
+      run([&] { weights = std::make_shared<CpuWeights>(isa_.level, dims, kv_b_proj); }));
+  return weights;
 }
 
-Status CpuBackend::expand(const ExpandArgs&, Stream) const {
-  return error(StatusCode::kUnsupported, "layer: must be run on another backend, got cpu");
+Status CpuBackend::expand(const ExpandArgs& args, Stream) const {
+  MLAPREFILL_RETURN_IF_ERROR(validate(args));
+  MLAPREFILL_RETURN_IF_ERROR(check_weights(args.weights, isa_.level, args.plan->dims));
+  return run([&] { cpu::expand(resources_, args); });
 }
 
-Status CpuBackend::fused_layer(const FusedLayerArgs&, Stream) const {
-  return error(StatusCode::kUnsupported, "layer: must be run on another backend, got cpu");
+Status CpuBackend::fused_layer(const FusedLayerArgs& args, Stream) const {
+  MLAPREFILL_RETURN_IF_ERROR(validate(args));
+  MLAPREFILL_RETURN_IF_ERROR(check_weights(args.weights, isa_.level, args.plan->dims));
+  return run([&] { cpu::fused_layer(resources_, args); });
 }
 
 }  // namespace cpu

@@ -1,0 +1,141 @@
+// Gather and up-projection of one pass into the caller's tensors.
+#include <algorithm>
+
+#include "backend/cpu/call.h"
+#include "backend/cpu/weights.h"
+
+namespace mlaprefill::cpu {
+namespace {
+
+std::byte* element(const Tensor& tensor, int64_t row, int64_t head, int64_t column) {
+  const int64_t head_offset = tensor.rank == 3 ? head * tensor.stride[1] : 0;
+  return static_cast<std::byte*>(tensor.data) +
+         (row * tensor.stride[0] + head_offset + column) * size_bytes(tensor.dtype);
+}
+
+/// Writes float32 rows to rows of a tensor, rounded to its dtype.
+void write_rows(const KernelTable& kernels, const float* from, int64_t from_stride, int64_t rows,
+                int64_t columns, const Tensor& tensor, std::byte* to) {
+  static constexpr float kOnes[kPanelColumns] = {
+      1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+      1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  FinishArgs args;
+  args.rows = rows;
+  args.columns = columns;
+  args.out = from;
+  args.out_stride = from_stride;
+  args.factors = kOnes;
+  args.target = to;
+  args.target_dtype = tensor.dtype;
+  args.target_stride = tensor.stride[0];
+  kernels.finish(args);
+}
+
+/// 64 keys of one span.
+class PanelExpander {
+ public:
+  PanelExpander(const ExpandArgs& args, const PackedWeights& weights, const KernelTable& f32,
+                ExpandScratch& scratch)
+      : args_(args), dims_(args.plan->dims), weights_(weights), f32_(f32), scratch_(scratch) {}
+
+  void run(const LatentSource& source, const Span& span, int64_t key_begin, int64_t key_end) {
+    count_ = key_end - key_begin;
+    row_ = span.row_begin + key_begin - span.key_begin;
+    gather(source, span.request, key_begin, key_end);
+    for (int64_t head = 0; head < dims_.num_heads; ++head) {
+      expand_keys(head);
+      expand_values(head);
+    }
+  }
+
+ private:
+  void gather(const LatentSource& source, int64_t request, int64_t key_begin, int64_t key_end) {
+    const int64_t rank = dims_.kv_lora_rank, rope = dims_.qk_rope_head_dim;
+    auto* latents = scratch_.latents.reserve<float>(kPanelColumns * rank);
+    auto* rope_rows = scratch_.rope.reserve<float>(kPanelColumns * rope);
+    source.read(request, key_begin, key_end, {&f32_, reinterpret_cast<std::byte*>(latents), rank, rank},
+                {&f32_, reinterpret_cast<std::byte*>(rope_rows), rope, rope});
+    write_rows(f32_, latents, rank, count_, rank, args_.latent, element(args_.latent, row_, 0, 0));
+    write_rows(f32_, rope_rows, rope, count_, rope, args_.latent, element(args_.latent, row_, 0, rank));
+
+    const KernelTable& kernels = weights_.kernels();
+    stride_ = row_stride(weights_.padded_rank(), kernels.operand_bytes);
+    rows_ = scratch_.rows.reserve<std::byte>(kPanelColumns * stride_ * kernels.operand_bytes);
+    ConvertArgs convert;
+    convert.source = latents;
+    convert.source_stride = rank;
+    convert.rows = count_;
+    convert.columns = rank;
+    convert.padded_columns = weights_.padded_rank();
+    convert.target = rows_;
+    convert.target_stride = stride_;
+    kernels.convert_rows(convert);
+    panel_ =
+        scratch_.panel.reserve<std::byte>(weights_.padded_rank() * kPanelColumns * kernels.operand_bytes);
+    kernels.pack_transposed(rows_, stride_, count_, weights_.padded_rank(), panel_);
+  }
+
+  void expand_keys(int64_t head) {
+    const float* product = scratch_.product.keys(weights_, dims_, panel_, head);
+    auto* block = scratch_.transposed.reserve<float>(kPanelColumns * kPanelColumns);
+    for (int64_t column = 0; column < dims_.qk_nope_head_dim; column += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, dims_.qk_nope_head_dim - column);
+      f32_.pack_transposed(product + column * UpProjection::kStride, UpProjection::kStride, columns,
+                           kPanelColumns, block);
+      write_rows(f32_, block, kPanelColumns, count_, columns, args_.expanded,
+                 element(args_.expanded, row_, head, column));
+    }
+  }
+
+  void expand_values(int64_t head) {
+    for (int64_t column = 0; column < dims_.v_head_dim; column += kPanelColumns) {
+      const int64_t columns = std::min<int64_t>(kPanelColumns, dims_.v_head_dim - column);
+      const float* product =
+          scratch_.product.values(weights_, rows_, stride_, count_, head, column / kPanelColumns);
+      write_rows(f32_, product, UpProjection::kStride, count_, columns, args_.expanded,
+                 element(args_.expanded, row_, head, dims_.qk_nope_head_dim + column));
+    }
+  }
+
+  const ExpandArgs& args_;
+  const MlaDims& dims_;
+  const PackedWeights& weights_;
+  const KernelTable& f32_;
+  ExpandScratch& scratch_;
+  int64_t count_ = 0;
+  int64_t row_ = 0;
+  int64_t stride_ = 0;
+  std::byte* rows_ = nullptr;
+  std::byte* panel_ = nullptr;
+};
+
+}  // namespace
+
+void expand(CallResources& resources, const ExpandArgs& args) {
+  const Plan& plan = *args.plan;
+  const auto& weights = static_cast<const CpuWeights&>(*args.weights);
+  const bool bf16 = plan.options.working_dtype == DType::kBF16 && weights.dtype() == DType::kBF16;
+  const PackedWeights& packed = weights.packed(bf16 ? bf16_operand(resources.level) : Operand::kF32);
+  const KernelTable& f32 = resources.kernels(Operand::kF32);
+  const LatentSource source(plan, args.cache, args.kv_latent, args.k_rope);
+  const Pass& pass = plan.passes[static_cast<size_t>(args.pass)];
+
+  Pool<TaskQueue>::Lease queue(resources.queues);
+  std::vector<Piece>& pieces = queue->pieces();
+  pieces.clear();
+  for (int64_t s = pass.span_begin; s < pass.span_end; ++s) {
+    const Span& span = plan.spans[static_cast<size_t>(s)];
+    for (int64_t key = span.key_begin; key < span.key_end; key += kPanelColumns) {
+      pieces.push_back({s, key, std::min(kPanelColumns, span.key_end - key), 1.0});
+    }
+  }
+  queue->start(1);
+  run_tasks(resources, packed.kernels(), *queue, [&](WorkerScratch& scratch, const TaskQueue::Task& task) {
+    const Piece& piece = *task.piece;
+    PanelExpander(args, packed, f32, scratch.expand)
+        .run(source, plan.spans[static_cast<size_t>(piece.source)], piece.query_begin,
+             piece.query_begin + piece.query_rows);
+  });
+}
+
+}  // namespace mlaprefill::cpu

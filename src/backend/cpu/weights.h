@@ -1,0 +1,62 @@
+// The up-projection weight packed for the CPU kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/scratch.h"
+#include "mlaprefill/backend.h"
+
+namespace mlaprefill::cpu {
+
+/// Weights of every head in one operand type. Keys come from W_nope (left factor, row-major) times latents
+/// (panel), values from latents (left factor) times W_v^T (panels of 64 value columns).
+class PackedWeights {
+ public:
+  PackedWeights(const KernelTable& kernels, const MlaDims& dims, const ConstTensor& kv_b_proj);
+
+  const KernelTable& kernels() const { return *kernels_; }
+  int64_t padded_rank() const { return padded_rank_; }
+  int64_t key_stride() const { return key_stride_; }
+  const std::byte* keys(int64_t head) const { return keys_ + head * key_bytes_; }
+  const std::byte* values(int64_t head, int64_t panel) const {
+    return values_ + (head * value_panels_ + panel) * value_panel_bytes_;
+  }
+
+ private:
+  const KernelTable* kernels_;
+  int64_t padded_rank_;
+  int64_t key_stride_;  ///< elements
+  int64_t key_bytes_;   ///< of one head
+  int64_t value_panels_;
+  int64_t value_panel_bytes_;
+  AlignedBuffer key_buffer_, value_buffer_;
+  std::byte* keys_ = nullptr;
+  std::byte* values_ = nullptr;
+};
+
+class CpuWeights final : public LayerWeights {
+ public:
+  CpuWeights(IsaLevel level, const MlaDims& dims, const ConstTensor& kv_b_proj);
+
+  IsaLevel level() const { return level_; }
+  const MlaDims& dims() const { return dims_; }
+  DType dtype() const { return dtype_; }
+  /// The weights in `operand`; bf16 only for bf16 weights on a level that multiplies bf16. The first call
+  /// with an operand packs them, later ones from any thread find them packed.
+  const PackedWeights& packed(Operand operand) const;
+
+ private:
+  IsaLevel level_;
+  MlaDims dims_;
+  DType dtype_;
+  AlignedBuffer copy_;  ///< the caller's weights, contiguous
+  ConstTensor tensor_;  ///< of the copy
+  mutable std::once_flag once_[2];
+  mutable std::unique_ptr<PackedWeights> packed_[2];
+};
+
+}  // namespace mlaprefill::cpu
