@@ -17,7 +17,6 @@ LAYERS = {
     "src/backend/*": ["src/core", "src/backend"],  # each backend: neither another one nor the planner
     "src/layer": ["src/core", "src/backend"],
     "src/verify": ["src/core", "src/backend"],  # oracle and comparison
-    "src/verify": ["src/core", "src/backend"],
     "src/c_api": ["src/core"],
     "src/io": ["src/core"],
     "src/replay": ["src/core", "src/io", "src/verify"],

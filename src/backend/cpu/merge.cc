@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kColumns = 256;  // columns accumulated at once, on the stack
-constexpr int64_t kElementsPerTask = 64 * 1024;
+constexpr int64_t kElementsPerTask = 65536;
 
 // An LSE as natural logarithm; a foreign +inf means "no key" and reads as -inf.
 double natural_lse(const ConstLseView& lse, int64_t token, int64_t head) {
