@@ -16,8 +16,8 @@ struct AttentionCase {
     int64_t keys;
   };
 
-  std::string name;
-  std::vector<Lengths> requests;
+  std::string name{};
+  std::vector<Lengths> requests{};
   DType dtype = DType::kBF16;
   DType out_dtype = DType::kBF16;
   int64_t heads = 2;

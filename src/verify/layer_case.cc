@@ -89,7 +89,8 @@ class PlacedLayer {
 SupportQuery support_query(const LayerCase& layer_case) {
   SupportQuery query;
   query.dims = layer_case.dims;
-  query.query_dtype = query.weight_dtype = layer_case.dtype;
+  query.query_dtype = layer_case.dtype;
+  query.weight_dtype = layer_case.weight_dtype.value_or(layer_case.dtype);
   query.output_dtype = layer_case.out_dtype;
   query.cache_dtype = layer_case.cache_dtype;
   return query;
@@ -144,7 +145,8 @@ LayerInputs::LayerInputs(const LayerCase& layer_case) : config(layer_case) {
     fill_rows(kv_latent, range, random);
     fill_rows(k_rope, range, random);
   }
-  kv_b_proj = HostTensor(config.dtype, {dims.num_heads * dims.expanded_head_dim(), dims.kv_lora_rank},
+  kv_b_proj = HostTensor(config.weight_dtype.value_or(config.dtype),
+                         {dims.num_heads * dims.expanded_head_dim(), dims.kv_lora_rank},
                          {dims.kv_lora_rank + extra, 1});
   fill_random(kv_b_proj, random, 1.0f / std::sqrt(static_cast<float>(dims.kv_lora_rank)));
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,19 +25,20 @@ struct LayerCase {
     int32_t context;
   };
 
-  std::string name;
-  MlaDims dims;
-  std::vector<Request> requests;
-  DType dtype = DType::kBF16;  ///< of q, the new latents and kv_b_proj
+  std::string name{};
+  MlaDims dims{};
+  std::vector<Request> requests{};
+  DType dtype = DType::kBF16;  ///< of q and the new latents, and of kv_b_proj
   DType out_dtype = DType::kBF16;
+  std::optional<DType> weight_dtype{};  ///< of kv_b_proj, when it is another
   DType cache_dtype = DType::kBF16;
   float cache_scale = 1.0f;
   int32_t block_size = 16;
   int32_t padding_rows = 0;  ///< query rows of no request after each request
   LseLayout lse_layout = LseLayout::kHeadMajor;
   LseBase lse_base = LseBase::kNatural;
-  bool sliced = false;                 ///< q, latents and out are slices of wider rows
-  std::vector<LayerVariant> variants;  ///< empty: default_variants()
+  bool sliced = false;                   ///< q, latents and out are slices of wider rows
+  std::vector<LayerVariant> variants{};  ///< empty: default_variants()
 };
 
 /// Every mode, workspaces of one tile up to the whole batch, fused and composed, invariant or not.

@@ -15,6 +15,8 @@ struct Report {
   std::string unsupported;  ///< why the backend refused the case; then nothing was compared
 
   bool ok() const { return worst.ok(); }
+  /// The failure or the refusal, empty when the case passed.
+  std::string problem() const { return ok() ? unsupported : worst.failure; }
   /// Notes a failure unless there is one already.
   void fail(std::string_view variant, std::string_view what);
   /// Notes a refusal (kUnsupported) or a failure. False when the status is not ok.
