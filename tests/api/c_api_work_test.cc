@@ -294,9 +294,9 @@ TEST_P(CApiLayer, OutlivesItsBackendHandle) {
   mlaprefill_layer_destroy(layer);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CApiWork, testing::Values("reference"),
+INSTANTIATE_TEST_SUITE_P(Backends, CApiWork, testing::Values("reference", "cpu"),
                          [](const auto& param) { return std::string(param.param); });
-INSTANTIATE_TEST_SUITE_P(Backends, CApiLayer, testing::Values("reference"),
+INSTANTIATE_TEST_SUITE_P(Backends, CApiLayer, testing::Values("reference", "cpu"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(CApiBackends, AreListedAndOpenedByName) {
@@ -316,6 +316,7 @@ TEST(CApiBackends, AreListedAndOpenedByName) {
     }
   }
   EXPECT_EQ(std::count(available.begin(), available.end(), "reference"), 1);
+  EXPECT_EQ(std::count(available.begin(), available.end(), "cpu"), 1);
   mlaprefill_backend_info info = MLAPREFILL_BACKEND_INFO_INIT;
   EXPECT_EQ(mlaprefill_get_backend_info(count, &info, nullptr, 0, nullptr, &error),
             MLAPREFILL_INVALID_ARGUMENT);
@@ -324,6 +325,13 @@ TEST(CApiBackends, AreListedAndOpenedByName) {
   EXPECT_EQ(mlaprefill_backend_open("quantum", nullptr, &backend, &error), MLAPREFILL_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("reference"), std::string::npos);
   EXPECT_EQ(backend, nullptr);
+  mlaprefill_backend_options options = MLAPREFILL_BACKEND_OPTIONS_INIT;
+  options.isa = "sse9";
+  EXPECT_NE(mlaprefill_backend_open("cpu", &options, &backend, &error), MLAPREFILL_OK);
+  EXPECT_NE(std::string(error.message).find("sse9"), std::string::npos);
+  options.isa = nullptr;
+  options.num_threads = -3;
+  EXPECT_NE(mlaprefill_backend_open("cpu", &options, &backend, &error), MLAPREFILL_OK);
 }
 
 }  // namespace

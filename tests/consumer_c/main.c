@@ -51,7 +51,7 @@ int main(void) {
   batch.context_lens = context_lens;
 
   mlaprefill_backend* backend = NULL;
-  check(mlaprefill_backend_open("reference", NULL, &backend, &error), &error);
+  check(mlaprefill_backend_open("cpu", NULL, &backend, &error), &error);
   mlaprefill_device_properties device = MLAPREFILL_DEVICE_PROPERTIES_INIT;
   check(mlaprefill_backend_device_properties(backend, &device, &error), &error);
   mlaprefill_plan* plan = NULL;
