@@ -17,7 +17,7 @@ class InfoTest(ToolTest):
     def test_help_of_every_command(self):
         commands = run("--help")
         self.assertEqual(commands.returncode, 0)
-        for command in ("info", "plan", "attend"):
+        for command in ("info", "plan", "attend", "verify"):
             self.assertIn(command, commands.stdout)
             done = run(command, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
