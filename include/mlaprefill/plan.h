@@ -15,15 +15,17 @@
 namespace mlaprefill {
 
 /// Host view of a block table: ids of cache blocks (pages), request r's i-th block at data[r * row_stride +
-/// i]. Columns past ceil(context_len / block_size) are never read.
+/// i]. Columns past ceil(context_len / block_size) are never read, nor in modes bridge and min_continuation
+/// the row of a request without new tokens.
 struct BlockTable {
   const int32_t* data = nullptr;
-  int64_t rows = 0;
+  int64_t rows = 0;  ///< R, padded requests included
   int64_t cols = 0;
-  int64_t row_stride = 0;
+  int64_t row_stride = 0;  ///< in elements, >= cols
 };
 
-/// One ragged prefill batch, as host lengths. Spans are not owned and only read during make_plan.
+/// One ragged prefill batch, as host lengths. Spans are not owned and only read during make_plan. A padded
+/// request (no new tokens) stands in every field.
 struct RaggedBatch {
   std::span<const int32_t> query_start_loc;  ///< [R + 1], starts at 0, non-decreasing; R may be 0
   std::span<const int32_t> context_lens;     ///< [R] cached tokens of each request, >= 0
@@ -92,8 +94,8 @@ struct Span {
   int64_t row_begin = 0;
   int32_t request = 0;
   bool continuation = false;  ///< an earlier pass of the same kind holds earlier keys of this request
-  bool first = false;         ///< starts the request's online softmax
-  bool last = false;          ///< ends it: normalised output and LSE are written
+  bool first = false;         ///< has keys, and they start the request's online softmax
+  bool last = false;          ///< has keys, and they end it: normalised output and LSE are written
 
   int64_t length() const { return key_end - key_begin; }
 };
@@ -110,7 +112,8 @@ struct Pass {
 };
 
 /// Query rows [query_begin, query_begin + query_rows) of a span's request; a unit of device work for each
-/// head.
+/// head. Queries that see no key of a span have no tile in it, unless the span is their last: then
+/// key_tiles may be 0 and the tile only writes the result.
 struct Tile {
   int64_t span = 0;  ///< index into Plan::spans
   int64_t query_begin = 0;
@@ -162,7 +165,10 @@ struct Plan {
 };
 
 /// Validates the batch and plans one forward pass. Pure: same input, same plan; no clock, environment or
-/// device.
+/// device. Takes time and memory linear in requests, used blocks, spans and tiles. Refusals name the field,
+/// the index and the value: kInvalidArgument (malformed or inconsistent), kOutOfRange (block table),
+/// kLimitExceeded (limits, sizes, a workspace too small for one cut), kInactiveRows (`strict`), kUnsupported
+/// (bounds).
 Result<Plan> make_plan(const MlaDims& dims, const RaggedBatch& batch, const PlanOptions& options = {},
                        const DeviceProperties& device = {});
 
