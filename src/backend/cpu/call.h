@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/flash.h"
+#include "backend/cpu/flush_denormals.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/latents.h"
 #include "backend/cpu/pack_chunk.h"
@@ -67,6 +68,7 @@ void run_tasks(CallResources& resources, const KernelTable& kernels, TaskQueue& 
     TaskQueue::Task task = queue.pop();
     if (task.piece == nullptr) return;
     Pool<WorkerScratch>::Lease scratch(resources.scratch);
+    const FlushDenormals flush;
     kernels.enter();
     for (; task.piece != nullptr; task = queue.pop()) body(*scratch, task);
     kernels.leave();
