@@ -49,9 +49,13 @@ HWY_INLINE FloatVec load_bf16(const uint16_t* p) {
   return hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(kWords, hn::LoadU(kHalves, p))));
 }
 HWY_INLINE void store_bf16(FloatVec v, uint16_t* p) {
+#if defined(__AVX512BF16__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(v.raw));
+#else
   hn::StoreU(hn::DemoteTo(kHalves, hn::BitCast(hn::RebindToSigned<WordTag>(),
                                                hn::ShiftRight<16>(bf16_in_upper_half(v)))),
              kHalves, p);
+#endif
 }
 
 // Highway's scalar float16 conversion truncates; the scalar target uses the library's own.
