@@ -76,7 +76,7 @@ class PanelExpander {
   }
 
   void expand_keys(int64_t head) {
-    const float* product = scratch_.product.keys(weights_, dims_, panel_, head);
+    const float* product = scratch_.product.keys(weights_, dims_, panel_, count_, head);
     auto* block = scratch_.transposed.reserve<float>(kPanelColumns * kPanelColumns);
     for (int64_t column = 0; column < dims_.qk_nope_head_dim; column += kPanelColumns) {
       const int64_t columns = std::min(kPanelColumns, dims_.qk_nope_head_dim - column);

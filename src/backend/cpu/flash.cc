@@ -170,6 +170,7 @@ void Flash::multiply_keys(const KeyChunk& chunk, const Block& block) {
     while (end_row < block.rows && column_begin[end_row] <= column) end_row += kernels.strip_rows;
     args.rows = std::min(end_row, block.rows) - row;
     if (args.rows <= 0) continue;
+    args.columns = std::min(kPanelColumns, chunk.key_end - block.key - column);
     const int64_t panel = (block.key - chunk.key_begin + column) / kPanelColumns;
     const std::byte* q = q_ + row * q_stride_ * kernels.operand_bytes;
     for (int part = 0; part < args.num_segments; ++part) {

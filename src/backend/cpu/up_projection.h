@@ -12,10 +12,10 @@ class UpProjection {
  public:
   static constexpr int64_t kStride = kPanelColumns + 16;  ///< of a product's rows, in floats
 
-  /// [nope, 64 keys].
+  /// [nope, 64 keys], of which the first `count` keys are computed.
   const float* keys(const PackedWeights& weights, const MlaDims& dims, const std::byte* latent_panel,
-                    int64_t head);
-  /// [64 keys, 64 value columns], of which the first `count` keys are wanted.
+                    int64_t count, int64_t head);
+  /// [64 keys, 64 value columns], of which the first `count` keys are computed.
   const float* values(const PackedWeights& weights, const std::byte* latent_rows, int64_t latent_stride,
                       int64_t count, int64_t head, int64_t value_panel);
 

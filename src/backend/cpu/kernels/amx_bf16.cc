@@ -109,7 +109,7 @@ HWY_INLINE void multiply_16x64(const MultiplyArgs& args, int64_t row) {
 void multiply_by_tiles(const MultiplyArgs& args) {
   int64_t row = 0;
   for (; row + kTileRowsAmx < args.rows; row += 2 * kTileRowsAmx) {
-    for (int64_t column = 0; column < kPanelColumns; column += 2 * kTileColumnsAmx) {
+    for (int64_t column = 0; column < args.columns; column += 2 * kTileColumnsAmx) {
       multiply_32x32(args, row, column);
     }
   }

@@ -47,7 +47,8 @@ struct MultiplyArgs {
   int64_t rows = 0;  ///< AMX computes up to the next multiple of row_multiple: A and C must have such rows
   Segment segments[2];
   int32_t num_segments = 1;
-  bool accumulate = false;  ///< start from C instead of 0
+  int64_t columns = kPanelColumns;  ///< columns of C that are wanted; the others may or may not be computed
+  bool accumulate = false;          ///< start from C instead of 0
   float* c = nullptr;
   int64_t c_stride = 0;
 };

@@ -66,7 +66,7 @@ HWY_INLINE void multiply_tile(const MultiplyArgs& args, int64_t row, int64_t col
 
 template <class Lanes, int Rows>
 void multiply_strip(const MultiplyArgs& args, int64_t row) {
-  for (int64_t column = 0; column < kPanelColumns; column += kTileColumns) {
+  for (int64_t column = 0; column < args.columns; column += kTileColumns) {
     multiply_tile<Lanes, Rows>(args, row, column);
   }
 }

@@ -21,8 +21,8 @@ constexpr int64_t kPrefetchRows = 12;
 
 HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
   for (int64_t offset = 0; offset < bytes; offset += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(row) +
-                                                     static_cast<uintptr_t>(offset)));
+    __builtin_prefetch(
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(offset)));
   }
 }
 
