@@ -1,6 +1,7 @@
 #include "backend/cpu/tasks.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace mlaprefill::cpu {
 
@@ -17,8 +18,9 @@ double visible_pairs(int64_t rows, int64_t first, int64_t keys) {
 void TaskQueue::start(int64_t num_heads) {
   num_heads_ = num_heads;
   next_.store(0, std::memory_order_relaxed);
-  std::stable_sort(pieces_.begin(), pieces_.end(),
-                   [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return std::tuple(-a.cost, a.source, a.query_begin) < std::tuple(-b.cost, b.source, b.query_begin);
+  });
 }
 
 TaskQueue::Task TaskQueue::pop() {
