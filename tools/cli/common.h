@@ -78,6 +78,7 @@ struct BackendChoice {
 void add_attend(CLI::App& app, int& exit_status);
 void add_info(CLI::App& app, int& exit_status);
 void add_plan(CLI::App& app, int& exit_status);
+void add_replay(CLI::App& app, int& exit_status);
 void add_verify(CLI::App& app, int& exit_status);
 
 }  // namespace mlaprefill::cli

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   add_attend(app, exit_status);
   add_info(app, exit_status);
   add_plan(app, exit_status);
+  add_replay(app, exit_status);
   add_verify(app, exit_status);
   if (argc > 1 && argv[1][0] != '-') {
     if (const Status status = check_command(app, argv[1]); !status.ok()) return report(status);
