@@ -186,6 +186,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// One line for people: ISA level or device, threads, why other levels were not chosen.
   virtual std::string description() const = 0;
+  /// Instruction set level the kernels run at, e.g. "amx_bf16"; empty for a backend that has no levels.
+  virtual std::string_view isa() const { return {}; }
   /// Properties make_plan should be given for plans this backend runs.
   virtual DeviceProperties device_properties() const = 0;
   /// Why this query cannot be served; empty: it can.

@@ -37,7 +37,7 @@ class Case {
   virtual Status run() = 0;
   Status wait() const { return backend_->memory().synchronize({}); }
   const Work& work() const { return work_; }
-  std::string backend_description() const { return backend_->description(); }
+  const Backend& backend() const { return *backend_; }
   /// Seconds make_plan took for this batch; 0 for plain attention.
   double plan_seconds() const { return plan_seconds_; }
 

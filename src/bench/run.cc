@@ -28,7 +28,8 @@ Result<ShapeResult> measure(const Shape& shape, const RunOptions& options, Repor
                             const std::function<void(int)>& progress) {
   auto subject = Case::create(shape, options.subject);
   if (!subject.ok()) return subject.status();
-  report.backend_description = subject.value()->backend_description();
+  report.backend_description = subject.value()->backend().description();
+  report.isa = subject.value()->backend().isa();
   std::vector<Case*> cases{subject.value().get()};
   std::unique_ptr<Case> other;
   if (options.against) {

@@ -76,6 +76,7 @@ struct BackendChoice {
 
 /// One function a command: adds it to the application.
 void add_attend(CLI::App& app, int& exit_status);
+void add_bench(CLI::App& app, int& exit_status);
 void add_info(CLI::App& app, int& exit_status);
 void add_plan(CLI::App& app, int& exit_status);
 void add_replay(CLI::App& app, int& exit_status);

@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
   });
   int exit_status = kDone;
   add_attend(app, exit_status);
+  add_bench(app, exit_status);
   add_info(app, exit_status);
   add_plan(app, exit_status);
   add_replay(app, exit_status);

@@ -16,6 +16,7 @@ class CpuBackend final : public Backend {
 
   std::string_view name() const override { return "cpu"; }
   std::string description() const override;
+  std::string_view isa() const override { return to_string(isa_.level); }
   DeviceProperties device_properties() const override;
   std::vector<std::string> supports(const SupportQuery& query) const override;
 
