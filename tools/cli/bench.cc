@@ -69,7 +69,7 @@ Result<bench::CaseOptions> changed(bench::CaseOptions options, const std::vector
       return invalid(
           "--against: must be isa=LEVEL, backend=NAME, threads=N, composed=yes|no or invariant=yes|no, got "
           "{}",
-          change);
+          quote(change));
     }
   }
   return options;
