@@ -48,7 +48,7 @@ TEST_P(Invariance, AloneOrAmongOthersWithASharedWorkspace) {
   const LayerInputs alone = first.inputs(1500, 1516, DType::kBF16, 16);
   for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
     const Outputs expected = run(alone, {PlanMode::kBridge, 2048, true, path});
-    for (const size_t place : {0, 3, 7}) {
+    for (const size_t place : {size_t{0}, size_t{3}, size_t{7}}) {
       std::vector<const Conversation*> conversations(8, &second);
       std::vector<LayerCase::Request> requests(8, {20, 333});
       requests[1] = {0, 100};
@@ -70,7 +70,7 @@ TEST_P(Invariance, OneAnswerForAPrefixInEveryBatch) {
     const LayerInputs alone = conversation.inputs(prefix, prefix + 2, DType::kBF16, 64);
     for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
       const Outputs expected = run(alone, {PlanMode::kBridge, 4096, true, path});
-      for (const size_t batch : {2, 11}) {
+      for (const size_t batch : {size_t{2}, size_t{11}}) {
         const std::vector<const Conversation*> conversations(batch, &conversation);
         const std::vector<LayerCase::Request> requests(batch, {2, prefix});
         const LayerInputs many = Conversation::batch(conversations, requests, DType::kBF16, 64);

@@ -154,7 +154,7 @@ TEST_P(Offsets, SlotsTimesRowBytesBeyond31Bits) {
     args.cache.data = near.view();
     ASSERT_EQ(backend().append(args, {}).message(), "");
     const auto row_bytes = static_cast<size_t>(format.width * size_bytes(format.dtype));
-    for (const size_t i : {0, 1}) {
+    for (size_t i = 0; i < 2; ++i) {
       const std::byte* stored = far.data() + static_cast<size_t>(format.slots[i]) * row_bytes;
       const void* expected = element_address(near.view(), static_cast<int64_t>(i));
       EXPECT_EQ(std::memcmp(stored, expected, row_bytes), 0) << to_string(format.dtype);
