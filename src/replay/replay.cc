@@ -100,6 +100,7 @@ class Replay {
  private:
   Status run_prefill(const Step& step, Stopwatch& watch, StepRecord& record) {
     batch_.build(step, scheduler_);
+    if (runner_) batch_.map_slots(step, scheduler_);
     record.times.schedule_s += watch.lap_s();
     const Result<Plan> plan = make_plan(report_.options.dims, batch_.view(), report_.options.plan, device_);
     record.times.plan_s = watch.lap_s();

@@ -13,46 +13,60 @@ constexpr double kFloatStep = 0x1.0p-23;
 
 float round_to_bf16(float value) { return float_from_bf16(bf16_from_float(value)); }
 
-/// Expands keys of one head in float32, a few at a time, over a transposed copy of the weight.
+/// Expands keys of one head in float32, kKeys at a time. The weight is packed so that kColumns outputs of
+/// kKeys keys stay in registers while the rank is walked.
 class Expander {
  public:
-  static constexpr int64_t kKeys = 8;
+  static constexpr int64_t kKeys = 4;
+  static constexpr int64_t kColumns = 8;  // divides nope + v, which is a multiple of 16
 
   explicit Expander(const RowProblem& problem)
       : problem_(problem),
         rank_(problem.dims->kv_lora_rank),
         width_(problem.dims->expanded_head_dim()),
-        transposed_(static_cast<size_t>(rank_ * width_)),
+        weight_(static_cast<size_t>(rank_ * width_)),
+        latents_(static_cast<size_t>(kKeys * rank_)),
         expanded_(static_cast<size_t>(kKeys * width_)) {
     for (int64_t column = 0; column < width_; ++column) {
-      for (int64_t i = 0; i < rank_; ++i) {
-        transposed_[static_cast<size_t>(i * width_ + column)] =
-            float_from_bf16(problem.weight[column * rank_ + i]);
-      }
+      float* packed = weight_.data() + column / kColumns * kColumns * rank_ + column % kColumns;
+      for (int64_t i = 0; i < rank_; ++i)
+        packed[i * kColumns] = float_from_bf16(problem.weight[column * rank_ + i]);
     }
   }
 
-  /// [count, nope + v], rounded to bf16, of keys first .. first + count - 1.
+  /// [kKeys, nope + v], rounded to bf16, of keys first .. first + count - 1; rows past count hold old values.
   const std::vector<float>& expand(int64_t first, int64_t count) {
-    std::fill(expanded_.begin(), expanded_.end(), 0.0f);
     for (int64_t key = 0; key < count; ++key) {
       const uint16_t* latent = problem_.latent(first + key);
-      float* row = expanded_.data() + key * width_;
-      for (int64_t i = 0; i < rank_; ++i) {
-        const float scale = float_from_bf16(latent[i]);
-        const float* weights = transposed_.data() + i * width_;
-        for (int64_t column = 0; column < width_; ++column) row[column] += scale * weights[column];
-      }
+      for (int64_t i = 0; i < rank_; ++i)
+        latents_[static_cast<size_t>(i * kKeys + key)] = float_from_bf16(latent[i]);
     }
-    for (float& value : expanded_) value = round_to_bf16(value);
+    for (int64_t column = 0; column < width_; column += kColumns) expand_columns(column);
     return expanded_;
   }
 
  private:
+  void expand_columns(int64_t column) {
+    float sums[kKeys][kColumns] = {};
+    const float* weight = weight_.data() + column * rank_;
+    const float* latent = latents_.data();
+    for (int64_t i = 0; i < rank_; ++i, weight += kColumns, latent += kKeys) {
+      for (int64_t key = 0; key < kKeys; ++key) {
+        for (int64_t c = 0; c < kColumns; ++c) sums[key][c] += latent[key] * weight[c];
+      }
+    }
+    for (int64_t key = 0; key < kKeys; ++key) {
+      for (int64_t c = 0; c < kColumns; ++c) {
+        expanded_[static_cast<size_t>(key * width_ + column + c)] = round_to_bf16(sums[key][c]);
+      }
+    }
+  }
+
   const RowProblem& problem_;
   int64_t rank_;
   int64_t width_;
-  std::vector<float> transposed_;
+  std::vector<float> weight_;   ///< [width / kColumns, rank, kColumns]
+  std::vector<float> latents_;  ///< [rank, kKeys]
   std::vector<float> expanded_;
 };
 

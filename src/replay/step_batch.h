@@ -15,6 +15,8 @@ class StepBatch {
   explicit StepBatch(int64_t block_tokens) : block_tokens_(block_tokens) {}
 
   void build(const Step& step, const Scheduler& scheduler);
+  /// Fills slot_mapping() for the step last built; plans alone do not need it.
+  void map_slots(const Step& step, const Scheduler& scheduler);
 
   RaggedBatch view() const;
   /// The same without a block table.

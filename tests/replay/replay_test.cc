@@ -71,6 +71,7 @@ TEST(Replay, AWrongBlockInTheCacheIsAMismatch) {
     Step step;
     for (int64_t index = 0; scheduler.value().next(step); ++index) {
       batch.build(step, scheduler.value());
+      batch.map_slots(step, scheduler.value());
       const Plan plan = make_plan(options.dims, batch.view(), options.plan).value();
       ASSERT_TRUE(runner.value()->run(index, step, batch, plan, times, check).ok());
     }
