@@ -4,8 +4,8 @@
 
 # Debian and Ubuntu package names. `package:command` is satisfied by the command as well.
 build_packages=(cmake:cmake ninja-build:ninja g++:g++ libfmt-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev
-  libtbb-dev libhwy-dev libgtest-dev librapidcheck-dev python3:python3)
-lint_packages=(clang-format-14:clang-format-14 python3:python3)
+  libtbb-dev libhwy-dev libgtest-dev libbenchmark-dev python3:python3)
+lint_packages=(clang-format-14:clang-format-14)
 ci_packages=(clang-14:clang++-14 clang-tidy-14:clang-tidy-14 libclang-rt-14-dev binutils:nm qemu-user:qemu-x86_64)
 
 say() { printf '%s\n' "mlaprefill: $*" >&2; }
