@@ -6,7 +6,8 @@
 build_packages=(cmake:cmake ninja-build:ninja g++:g++ libfmt-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev
   libtbb-dev libhwy-dev libgtest-dev libbenchmark-dev python3:python3)
 lint_packages=(clang-format-14:clang-format-14)
-ci_packages=(clang-14:clang++-14 clang-tidy-14:clang-tidy-14 libclang-rt-14-dev binutils:nm qemu-user:qemu-x86_64)
+ci_packages=(clang-14:clang++-14 clang-tidy-14:clang-tidy-14 libclang-rt-14-dev binutils:nm qemu-user:qemu-x86_64
+  valgrind:valgrind)
 
 say() { printf '%s\n' "mlaprefill: $*" >&2; }
 
