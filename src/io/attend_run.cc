@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -165,25 +165,29 @@ Result<AttendOutput> run(const LayerCase& layer, const Backend& backend, const A
   return outputs.fetch(tensors);
 }
 
-// The spans of a plain case; `strict` refuses the ones a kernel would have nothing to do for.
-Result<std::vector<AttentionSpan>> spans_of(const PlainCase& plain, bool strict) {
-  auto spans = make_attention_spans(plain.cu_seqlens_q, plain.cu_seqlens_k, plain.causal, plain.q.extent(0),
-                                    plain.k.extent(0));
-  if (!spans.ok() || !strict) return spans;
-  for (size_t r = 1; r < plain.cu_seqlens_q.size(); ++r) {
-    const int32_t queries = plain.cu_seqlens_q[r] - plain.cu_seqlens_q[r - 1];
-    const int32_t keys = plain.cu_seqlens_k[r] - plain.cu_seqlens_k[r - 1];
-    if (queries > 0 && keys > 0) continue;
-    return error(StatusCode::kInactiveRows,
-                 "request {}: must have a query and a key under strict, got {} queries and {} keys", r - 1,
-                 queries, keys);
+// `strict` means what it means for a plan: all requests have a query and a key, or none has.
+Status refuse_mixed_requests(const PlainCase& plain) {
+  std::vector<size_t> inactive;
+  const size_t requests = plain.cu_seqlens_q.size() - 1;
+  for (size_t r = 0; r < requests; ++r) {
+    const bool has_query = plain.cu_seqlens_q[r + 1] > plain.cu_seqlens_q[r];
+    const bool has_key = plain.cu_seqlens_k[r + 1] > plain.cu_seqlens_k[r];
+    if (!has_query || !has_key) inactive.push_back(r);
   }
-  return spans;
+  if (inactive.empty() || inactive.size() == requests) return {};
+  constexpr size_t kShown = 8;
+  const std::span<const size_t> shown(inactive.data(), std::min(inactive.size(), kShown));
+  return error(StatusCode::kInactiveRows,
+               "requests: strict requires a query and a key in every one or in none, got {} of {} inactive: "
+               "[{}{}]",
+               inactive.size(), requests, fmt::join(shown, ", "), inactive.size() > kShown ? ", ..." : "");
 }
 
 Result<AttendOutput> run(const PlainCase& plain, const Backend& backend, const AttendOptions& options) {
-  const auto spans = spans_of(plain, options.strict);
+  const auto spans = make_attention_spans(plain.cu_seqlens_q, plain.cu_seqlens_k, plain.causal,
+                                          plain.q.extent(0), plain.k.extent(0));
   if (!spans.ok()) return spans.status();
+  if (options.strict) MLAPREFILL_RETURN_IF_ERROR(refuse_mixed_requests(plain));
   BackendTensors tensors(backend);
   Outputs outputs;
   MLAPREFILL_RETURN_IF_ERROR(outputs.allocate(tensors, plain.q, plain.v.extent(2)));

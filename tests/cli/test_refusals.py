@@ -74,8 +74,11 @@ class RefusalTest(ToolTest):
 
     def test_strict(self):
         self.refuse(layer_case([2, 0], [3, 3]), "--strict", words=["1"])
-        self.refuse(plain_case([2, 0], [3, 3]), "--strict", words=["request 1", "0 queries and 3 keys"])
-        self.refuse(plain_case([2, 1], [3, 0]), "--strict", words=["request 1", "1 queries and 0 keys"])
+        self.refuse(plain_case([2, 0], [3, 3]), "--strict", words=["1 of 2 inactive: [1]"])
+        self.refuse(plain_case([2, 1], [3, 0]), "--strict", words=["1 of 2 inactive: [1]"])
+        for case in (plain_case([2, 1], [3, 2]), plain_case([0, 1], [3, 0])):
+            path = self.write_case(case, {"softmax_scale": "0.1"})
+            self.assertEqual(run("attend", path, "-o", self.out, "--backend", "reference", "--strict").returncode, 0)
 
     def test_lengths(self):
         def changed(case, **tensors):
