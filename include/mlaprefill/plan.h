@@ -83,7 +83,7 @@ struct PlanOptions {
   /// with workspace_tokens rows and the workspace layout is that of the bounds: a device graph captured with
   /// one plan serves every other plan of the same options. A batch beyond the bounds is refused, and so are
   /// bounds in modes vllm and even_split, whose pass of new tokens may exceed workspace_tokens.
-  std::optional<PlanBounds> bounds;
+  std::optional<PlanBounds> bounds = std::nullopt;
 };
 
 /// Keys [key_begin, key_end) of one request, expanded at workspace rows row_begin.. of its pass.

@@ -193,7 +193,10 @@ RaggedBatch LayerInputs::batch() const {
 Result<Plan> LayerInputs::plan(const LayerVariant& variant, const DeviceProperties& device) const {
   PlanOptions options;
   options.mode = variant.mode;
-  options.workspace_tokens = variant.workspace_tokens;
+  // An invariant plan cuts at key tiles alone, so its workspace holds at least one.
+  options.workspace_tokens =
+      variant.invariant ? std::max<int64_t>(variant.workspace_tokens, device.key_tile_tokens)
+                        : variant.workspace_tokens;
   options.invariant = variant.invariant;
   options.working_dtype = config.dtype;
   return make_plan(config.dims, batch(), options, device);

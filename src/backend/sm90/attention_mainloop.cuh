@@ -1,0 +1,262 @@
+// The consumer side: a warpgroup multiplies, masks, normalises and stores 64 query rows of one head at a
+// time.
+//
+// For each key tile j it issues S = Q K(j)^T, then O += P V(j-1), and computes the softmax of S while the
+// second product runs. The two warpgroups of a CTA take turns to issue, so that one's softmax runs under the
+// other's products.
+#pragma once
+
+#include "backend/sm90/attention_epilogue.cuh"
+#include "backend/sm90/attention_load.cuh"
+#include "backend/sm90/attention_mask.cuh"
+#include "backend/sm90/attention_softmax.cuh"
+
+namespace mlaprefill::sm90 {
+
+/// Order in which the two warpgroups issue their products: 0, 1, 0, 1 ...
+class Turn {
+ public:
+  __device__ explicit Turn(int32_t warpgroup) : own_(1 + warpgroup) {
+    if (warpgroup == 1) end();
+  }
+  __device__ __forceinline__ void begin() const { named_barrier_sync(own_, 2 * 128); }
+  __device__ __forceinline__ void end() const { named_barrier_arrive(3 - own_, 2 * 128); }
+
+ private:
+  uint32_t own_;
+};
+
+/// How this thread takes part in freeing a stage: one arrival a warp and CTA that loads into the stage.
+class StageRelease {
+ public:
+  __device__ StageRelease(RowSplit split, uint32_t shared_base, uint32_t rank) {
+    const uint32_t lane = threadIdx.x % 32;
+    const bool both = split == RowSplit::kFourBlocksOneHead;
+    const uint32_t arrivals = split == RowSplit::kOneBlockFourHeads ? 4 : both ? 1 : 2;
+    packed_ = cluster_address(shared_base, both ? lane & 1 : rank) - shared_base;
+    if (lane < (both ? 2u : 1u)) packed_ |= arrivals;
+  }
+  __device__ __forceinline__ void operator()(const uint64_t& barrier) const {
+    const uint32_t arrivals = packed_ % 8;
+    if (arrivals != 0) cluster_barrier_arrive(shared_address(&barrier) + packed_ - arrivals, arrivals);
+  }
+
+ private:
+  uint32_t
+      packed_;  ///< distance from this CTA's barriers to the target's, plus the arrivals: 0 for most threads
+};
+
+/// Q of the warpgroup as the A operand of S = Q K^T.
+template <class Traits>
+struct QueryFragments {
+  uint32_t words[Traits::kQueryInRegisters ? 4 * Traits::kQuerySteps : 1];
+
+  __device__ __forceinline__ void load(uint32_t address) {
+    if constexpr (Traits::kQueryInRegisters) {
+      const uint32_t thread = thread_index();
+      const uint32_t lane = thread % 32;
+      const uint32_t row = 16 * ((thread / 32) % 4) + (lane & 15);
+#pragma unroll
+      for (int step = 0; step < Traits::kQuerySteps; ++step) {
+        const uint32_t piece = 2 * (step % 4) + (lane >> 4);
+        uint32_t fragment[4];
+        load_matrix_x4(fragment, address + (step / 4) * Traits::kQueryPanelBytes + row * 128 +
+                                     ((piece ^ (row & 7)) << 4));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) words[4 * step + i] = fragment[i];
+      }
+    }
+  }
+};
+
+/// Lets the next Q be loaded once every warp has called this.
+template <class Traits>
+__device__ __forceinline__ void free_queries(SharedStorage<Traits>& shared) {
+  __syncwarp();
+  if (thread_index() % 32 == 0) barrier_arrive(shared_address(&shared.q_empty));
+}
+
+/// Lets `count` tiles pass that the other warpgroups need and this one does not see.
+template <class Traits>
+__device__ __forceinline__ void skip_tiles(SharedStorage<Traits>& shared, const Turn& turn,
+                                           const StageRelease& release, RingSlot slot, uint32_t stride,
+                                           int32_t count) {
+#pragma unroll 1
+  for (int32_t i = 0; i < count; ++i) {
+    slot.index += stride;
+    barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
+    turn.begin();
+    turn.end();
+    release(shared.k_empty[slot.stage()]);
+    barrier_wait(shared_address(&shared.v_full[slot.stage()]), slot.parity());
+    release(shared.v_empty[slot.stage()]);
+  }
+}
+
+/// Issues S = Q K^T.
+template <class Traits>
+__device__ __forceinline__ void issue_scores(float (&scores)[Traits::kScores],
+                                             const QueryFragments<Traits>& q, uint32_t q_address,
+                                             uint32_t k_address) {
+  const uint64_t k_descriptor = operand_descriptor(k_address, Traits::kKeyPanelBytes);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < Traits::kQuerySteps; ++step) {
+    const uint64_t k_step =
+        k_descriptor + descriptor_step((step / 4) * Traits::kKeyPanelBytes + (step % 4) * 32);
+    if constexpr (Traits::kQueryInRegisters) {
+      const uint32_t* a = &q.words[4 * step];
+      wgmma_registers<Traits::kElement, false>(scores, a[0], a[1], a[2], a[3], k_step, step > 0);
+    } else {
+      const uint64_t q_descriptor = operand_descriptor(q_address, Traits::kQueryPanelBytes);
+      const uint64_t q_step =
+          q_descriptor + descriptor_step((step / 4) * Traits::kQueryPanelBytes + (step % 4) * 32);
+      wgmma_shared<Traits::kElement>(scores, q_step, k_step, step > 0);
+    }
+  }
+  wgmma_commit();
+}
+
+/// Issues O += P V.
+template <class Traits>
+__device__ __forceinline__ void issue_output(float (&out)[Traits::kOutChunks][64],
+                                             const uint32_t (&p)[Traits::kProbabilities],
+                                             uint32_t v_address) {
+  const uint64_t v_descriptor = operand_descriptor(v_address, Traits::kKeyPanelBytes);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < Traits::kKeySteps; ++step) {
+#pragma unroll
+    for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
+      wgmma_registers<Traits::kElement, true>(
+          out[chunk], p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3],
+          v_descriptor + descriptor_step(chunk * 2 * Traits::kKeyPanelBytes + step * 16 * 128), true);
+    }
+  }
+  wgmma_commit();
+}
+
+template <int kChunks>
+__device__ __forceinline__ void clear(float (&out)[kChunks][64]) {
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out[chunk][i] = 0.0f;
+  }
+}
+
+template <int kChunks>
+__device__ __forceinline__ void scale_output(float (&out)[kChunks][64], const float (&factor)[2]) {
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out[chunk][i] *= factor[(i / 2) % 2];
+  }
+}
+
+/// Hides the keys of one tile that this thread's rows do not see.
+template <class Traits>
+__device__ __forceinline__ void mask_tile(float (&scores)[Traits::kScores], const WorkItem& item,
+                                          uint32_t rank, int32_t warpgroup, int32_t tile) {
+  const int32_t row = first_row(item.split(), rank, warpgroup) + thread_row();
+  const int32_t first_column = tile * Traits::kKeyTile + 2 * static_cast<int32_t>(threadIdx.x % 4);
+  mask_scores(scores, visible_keys(item, row) - first_column, visible_keys(item, row + 8) - first_column);
+}
+
+template <class Traits>
+__device__ __forceinline__ void pack_probabilities(uint32_t (&p)[Traits::kProbabilities],
+                                                   const float (&scores)[Traits::kScores]) {
+#pragma unroll
+  for (int i = 0; i < Traits::kProbabilities; ++i) {
+    p[i] = pack<Traits::kElement>(scores[2 * i], scores[2 * i + 1]);
+  }
+}
+
+/// Runs the item's tiles and leaves the finished rows in `out` and `rows`; Q is loaded.
+template <class Traits>
+__device__ __forceinline__ void attend(const AttentionParams& params, SharedStorage<Traits>& shared,
+                                       const WorkItem& item, int32_t warpgroup, const Turn& turn,
+                                       const QueryFragments<Traits>& q, float (&out)[Traits::kOutChunks][64],
+                                       RowState& rows) {
+  float scores[Traits::kScores];
+  uint32_t p[Traits::kProbabilities];
+  const uint32_t q_address = shared_address(&shared.q[warpgroup]);
+  const TileRange range = tile_range<Traits>(item, first_row(item.split(), cluster_rank(), warpgroup));
+  const StageRelease release(item.split(), shared_address(&shared), cluster_rank());
+  const uint32_t stride = slots_per_tile(item.split());
+  RingSlot slot = item.first_slot(warpgroup);
+  float factor[2] = {1.0f, 1.0f};
+
+  barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
+  issue_scores<Traits>(scores, q, q_address, shared_address(&shared.k[slot.stage()]));
+  wgmma_wait<0>();
+  pin(scores);
+  release(shared.k_empty[slot.stage()]);
+  rows = start_rows<Traits>(params, item, cluster_rank(), warpgroup, out);
+  if (range.unmasked == 0) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, 0);
+  bool rescale = softmax_tile(scores, rows, params.scale, factor);
+
+  // The loop turns between the exponentials and the wait for the product they run under: the compiler would move
+  // the wait up past them, but not across the back edge.
+#pragma unroll 1
+  for (int32_t tile = 1; tile < range.needed; ++tile) {
+    wgmma_wait<0>();
+    pin(out);
+    if (tile > 1) release(shared.v_empty[slot.before(stride).stage()]);
+    pack_probabilities<Traits>(p, scores);
+    const RingSlot previous = slot;
+    slot.index += stride;
+    barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
+    turn.begin();
+    issue_scores<Traits>(scores, q, q_address, shared_address(&shared.k[slot.stage()]));
+    if (rescale) scale_output(out, factor);
+    barrier_wait(shared_address(&shared.v_full[previous.stage()]), previous.parity());
+    issue_output<Traits>(out, p, shared_address(&shared.v[previous.stage()]));
+    turn.end();
+    wgmma_wait<1>();
+    pin(scores);
+    release(shared.k_empty[slot.stage()]);
+    if (tile >= range.unmasked) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, tile);
+    rescale = softmax_tile(scores, rows, params.scale, factor);
+  }
+
+  wgmma_wait<0>();
+  pin(out);
+  if (range.needed > 1) release(shared.v_empty[slot.before(stride).stage()]);
+  pack_probabilities<Traits>(p, scores);
+  if (rescale) scale_output(out, factor);
+  barrier_wait(shared_address(&shared.v_full[slot.stage()]), slot.parity());
+  issue_output<Traits>(out, p, shared_address(&shared.v[slot.stage()]));
+  wgmma_wait<0>();
+  pin(out);
+  release(shared.v_empty[slot.stage()]);
+  skip_tiles(shared, turn, release, slot, stride, item.tiles - range.needed);
+}
+
+/// Run by the 128 threads of a warpgroup until there is no more work.
+template <class Traits>
+__device__ __forceinline__ void consume(const AttentionParams& params, SharedStorage<Traits>& shared,
+                                        int32_t warpgroup) {
+  const Turn turn(warpgroup);
+  float out[Traits::kOutChunks][64];
+  QueryFragments<Traits> q;
+  RowState rows;
+
+  for (uint32_t n = 0;; ++n) {
+    const ItemSlot& slot = wait_item(shared, n);
+    if (slot.item.tiles < 0) break;
+    barrier_wait(shared_address(&shared.q_full), n & 1);
+    q.load(shared_address(&shared.q[warpgroup]));
+    if constexpr (Traits::kQueryInRegisters) free_queries(shared);
+    clear(out);
+    if (slot.item.tiles > 0) {
+      attend<Traits>(params, shared, slot.item, warpgroup, turn, q, out, rows);
+    } else {
+      rows = start_rows<Traits>(params, slot.item, cluster_rank(), warpgroup, out);
+    }
+    if constexpr (!Traits::kQueryInRegisters) free_queries(shared);
+    finish_item<Traits>(params, slot, cluster_rank(), warpgroup, out, rows);
+  }
+}
+
+}  // namespace mlaprefill::sm90

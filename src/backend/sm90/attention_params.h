@@ -1,0 +1,88 @@
+// What the Hopper attention kernel reads: the host computed schedule and one launch's tensors.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace mlaprefill::sm90 {
+
+/// How a cluster's four warpgroups (two in each of its two CTAs) share an entry of the schedule. Each
+/// warpgroup computes 64 query rows of one head whatever the split, in the same order of operations, so the
+/// split never changes a result.
+enum class RowSplit : int32_t {
+  kFourBlocksOneHead = 0,  ///< 129..256 rows: K and V are loaded once for both CTAs
+  kTwoBlocksTwoHeads = 1,  ///< 65..128 rows: one head a CTA
+  kOneBlockFourHeads = 2,  ///< 1..64 rows: one head a warpgroup
+};
+
+inline constexpr int32_t kRowsPerWarpgroup = 64;
+inline constexpr int32_t kMaxEntryRows = 4 * kRowsPerWarpgroup;
+
+constexpr int32_t heads_per_item(RowSplit split) { return 1 << static_cast<int32_t>(split); }
+
+/// Up to 256 query rows of one request against a run of its keys; work for every head.
+/// Row numbers index the launch's tensors. Local query i sees local key j iff j < kv_len and
+/// j <= causal_offset + i.
+struct AttentionEntry {
+  static constexpr int32_t kSplitMask = 3;
+  static constexpr int32_t kResume = 4;      ///< start from the carried state
+  static constexpr int32_t kStoreState = 8;  ///< write the carried state instead of output and LSE
+  static constexpr int32_t kNotCausal = 1 << 30;
+
+  int32_t q_row = 0;
+  int32_t q_rows = 0;
+  int32_t kv_row = 0;
+  int32_t kv_len = 0;
+  int32_t causal_offset = kNotCausal;  ///< -2^30 .. 2^30
+  int32_t flags = 0;                   ///< a RowSplit and the bits above
+  int32_t reserved[2] = {};
+};
+static_assert(sizeof(AttentionEntry) == 32);
+
+/// A run of entries of equal RowSplit. Its work items are ordered by groups of `group_items` head items, then
+/// entry, then head item within the group: entries that share keys meet in L2.
+/// A list of sections ends with one of no entries.
+struct AttentionSection {
+  uint32_t item_end = 0;  ///< items of this section and all before it
+  int32_t entry_begin = 0;
+  int32_t entry_count = 0;
+  int32_t items_per_entry = 0;  ///< ceil(num_heads / heads_per_item)
+  int32_t group_items = 0;
+  int32_t reserved[3] = {};
+};
+static_assert(sizeof(AttentionSection) == 32);
+
+/// Kernel parameters of one launch. All memory is device memory. Strides are in elements.
+struct AttentionParams {
+  CUtensorMap q_map;       ///< [q rows, heads, qk_dim], box 64 columns x 64 rows
+  CUtensorMap k_nope_map;  ///< [k rows, kv heads, nope], box 64 columns x half a key tile
+  CUtensorMap k_rope_map;  ///< [k rows, 1 or kv heads, rope], the same box
+  CUtensorMap v_map;       ///< [k rows, kv heads, v_dim], the same box
+
+  const AttentionEntry* entries;
+  const AttentionSection* sections;
+  uint32_t* item_counter;  ///< zero at the start of a launch, which leaves it zero again
+
+  void* out;  ///< [q rows, heads, v_dim]; rows and heads 16-byte aligned
+  int64_t out_row_stride;
+  int64_t out_head_stride;
+  bool out_is_f32;  ///< else q's dtype
+
+  float* lse;  ///< log-sum-exp of the scaled logits, or null
+  int64_t lse_row_stride;
+  int64_t lse_head_stride;
+  float lse_unit;  ///< 1 for natural logarithms, log2(e) for base 2
+
+  float* state_out;  ///< [q rows, heads, v_dim] contiguous; null when no entry carries state
+  float* state_max;  ///< [heads, q rows]
+  float* state_sum;  ///< [heads, q rows]
+  int64_t state_rows;
+
+  int32_t num_heads;
+  float kv_heads_per_q_head;  ///< 1 / (query heads that share a key head)
+  bool rope_per_head;         ///< k_rope_map has a head dimension of kv heads rather than one shared head
+  float scale;                ///< softmax scale, > 0
+};
+
+}  // namespace mlaprefill::sm90

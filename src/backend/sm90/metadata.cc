@@ -1,0 +1,182 @@
+#include "backend/sm90/metadata.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace mlaprefill::sm90 {
+namespace {
+
+constexpr int64_t kElementBytes = 2;
+/// Keys and values of the heads in flight together should stay in L2, which other data shares.
+constexpr int64_t kResidentBytes = int64_t{24} << 20;
+
+struct HeadShape {
+  int32_t num_heads = 0;
+  int64_t kv_row_bytes = 0;  ///< key and value of one token for one head
+};
+
+RowSplit split_for(int64_t rows) {
+  if (rows > 2 * kRowsPerWarpgroup) return RowSplit::kFourBlocksOneHead;
+  return rows > kRowsPerWarpgroup ? RowSplit::kTwoBlocksTwoHeads : RowSplit::kOneBlockFourHeads;
+}
+
+/// The entry of query rows [begin, begin + rows) of a span.
+AttentionEntry make_entry(const AttentionSpan& span, int64_t begin, int64_t rows) {
+  constexpr int64_t kLimit = AttentionEntry::kNotCausal;
+  AttentionEntry entry;
+  entry.q_row = static_cast<int32_t>(span.q_row + begin);
+  entry.q_rows = static_cast<int32_t>(rows);
+  entry.kv_row = static_cast<int32_t>(span.k_row);
+  entry.kv_len = static_cast<int32_t>(span.k_len);
+  entry.causal_offset = static_cast<int32_t>(std::clamp(span.causal_offset + begin, -kLimit, kLimit));
+  entry.flags = static_cast<int32_t>(split_for(rows)) | (span.resume ? AttentionEntry::kResume : 0) |
+                (span.store_state ? AttentionEntry::kStoreState : 0);
+  return entry;
+}
+
+/// Keys of the distinct runs of key rows that entries attend to.
+int64_t distinct_keys(std::span<const AttentionEntry> entries) {
+  std::vector<std::pair<int32_t, int32_t>> runs;
+  for (const AttentionEntry& entry : entries) runs.emplace_back(entry.kv_row, entry.kv_len);
+  std::sort(runs.begin(), runs.end());
+  runs.erase(std::unique(runs.begin(), runs.end()), runs.end());
+  int64_t keys = 0;
+  for (const auto& run : runs) keys += run.second;
+  return keys;
+}
+
+AttentionSection make_section(std::span<const AttentionEntry> entries, int32_t entry_begin,
+                              const HeadShape& shape) {
+  const int32_t heads = heads_per_item(static_cast<RowSplit>(entries[0].flags & AttentionEntry::kSplitMask));
+  const int64_t item_bytes = std::max<int64_t>(1, distinct_keys(entries) * shape.kv_row_bytes * heads);
+  AttentionSection section;
+  section.entry_begin = entry_begin;
+  section.entry_count = static_cast<int32_t>(entries.size());
+  section.items_per_entry = (shape.num_heads + heads - 1) / heads;
+  section.group_items =
+      static_cast<int32_t>(std::clamp<int64_t>(kResidentBytes / item_bytes, 1, section.items_per_entry));
+  return section;
+}
+
+/// Turns entries, costliest first, into at most one section for each split, in the order of their costliest
+/// entries. Writes the entries, in that order, from index `first` of the list of all entries.
+void write_sections(std::span<const AttentionEntry> entries, const HeadShape& shape, int32_t first,
+                    AttentionEntry* list, PassRecord& record) {
+  std::array<bool, kSections> done{};
+  int section = 0;
+  uint32_t items = 0;
+  for (const AttentionEntry& leader : entries) {
+    const int32_t split = leader.flags & AttentionEntry::kSplitMask;
+    if (std::exchange(done[static_cast<size_t>(split)], true)) continue;
+    AttentionEntry* end = std::copy_if(
+        entries.begin(), entries.end(), list + first,
+        [split](const AttentionEntry& entry) { return (entry.flags & AttentionEntry::kSplitMask) == split; });
+    const std::span<const AttentionEntry> written(list + first, end);
+    record.sections[section] = make_section(written, first, shape);
+    items += static_cast<uint32_t>(record.sections[section].entry_count) *
+             static_cast<uint32_t>(record.sections[section].items_per_entry);
+    record.sections[section].item_end = items;
+    first += static_cast<int32_t>(written.size());
+    ++section;
+  }
+  record.sections[section] = {.item_end = items};
+}
+
+AttentionSpan attention_span(const Plan& plan, const Span& span) {
+  const auto r = static_cast<size_t>(span.request);
+  return {.q_row = plan.query_start_loc[r],
+          .q_len = plan.query_lens[r],
+          .k_row = span.row_begin,
+          .k_len = span.length(),
+          .causal_offset = plan.context_lens[r] - span.key_begin,
+          .resume = !span.first,
+          .store_state = !span.last};
+}
+
+void write_gather_spans(const Plan& plan, GatherSpan* out) {
+  for (const Span& span : plan.spans) {
+    const auto r = static_cast<size_t>(span.request);
+    *out++ = {.key_begin = span.key_begin,
+              .block_begin = plan.block_begin.empty() ? 0 : plan.block_begin[r],
+              .context_len = plan.context_lens[r],
+              .first_new_row = plan.query_start_loc[r],
+              .row_begin = static_cast<int32_t>(span.row_begin),
+              .rows = static_cast<int32_t>(span.length())};
+  }
+}
+
+/// Keys the entry's last query sees.
+int64_t visible_keys(const AttentionEntry& entry) {
+  return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
+}
+
+}  // namespace
+
+int64_t write_metadata(const Plan& plan, std::byte* out) {
+  const auto passes = static_cast<int64_t>(plan.passes.size());
+  const int64_t entries_offset = entries_offset_bytes(passes);
+  auto* entries = reinterpret_cast<AttentionEntry*>(out + entries_offset);
+
+  MetadataHeader header;
+  header.spans_offset_bytes =
+      entries_offset + static_cast<int64_t>(plan.tiles.size() * sizeof(AttentionEntry));
+  header.blocks_offset_bytes =
+      header.spans_offset_bytes + static_cast<int64_t>(plan.spans.size() * sizeof(GatherSpan));
+  header.block_size = plan.block_size;
+  std::memcpy(out, &header, sizeof(header));
+
+  const HeadShape shape{plan.dims.num_heads, plan.dims.expanded_head_dim() * kElementBytes};
+  std::vector<AttentionEntry> pass_entries;
+  for (int64_t p = 0; p < passes; ++p) {
+    const Pass& pass = plan.passes[static_cast<size_t>(p)];
+    pass_entries.clear();
+    for (int64_t t = pass.tile_begin; t < pass.tile_end; ++t) {
+      const Tile& tile = plan.tiles[static_cast<size_t>(t)];
+      pass_entries.push_back(make_entry(attention_span(plan, plan.spans[static_cast<size_t>(tile.span)]),
+                                        tile.query_begin, tile.query_rows));
+    }
+    PassRecord record;
+    record.span_begin = static_cast<int32_t>(pass.span_begin);
+    record.span_count = static_cast<int32_t>(pass.span_end - pass.span_begin);
+    write_sections(pass_entries, shape, static_cast<int32_t>(pass.tile_begin), entries, record);
+    std::memcpy(out + pass_record_offset_bytes(p), &record, sizeof(record));
+  }
+  write_gather_spans(plan, reinterpret_cast<GatherSpan*>(out + header.spans_offset_bytes));
+  if (!plan.blocks.empty()) {
+    std::memcpy(out + header.blocks_offset_bytes, plan.blocks.data(), plan.blocks.size() * sizeof(int32_t));
+  }
+  return header.blocks_offset_bytes + static_cast<int64_t>(plan.blocks.size() * sizeof(int32_t));
+}
+
+int64_t call_metadata_bound_bytes(const AttentionArgs& args) {
+  MetadataCounts counts{.passes = 1};
+  for (const AttentionSpan& span : args.spans)
+    counts.tiles += (span.q_len + kMaxEntryRows - 1) / kMaxEntryRows;
+  return metadata_size_bytes(counts);
+}
+
+int64_t write_call_metadata(const AttentionArgs& args, std::byte* out) {
+  std::vector<AttentionEntry> entries;
+  for (const AttentionSpan& span : args.spans) {
+    for (int64_t begin = 0; begin < span.q_len; begin += kMaxEntryRows) {
+      entries.push_back(make_entry(span, begin, std::min<int64_t>(kMaxEntryRows, span.q_len - begin)));
+    }
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const AttentionEntry& a, const AttentionEntry& b) {
+    return visible_keys(a) > visible_keys(b);
+  });
+  const MetadataHeader header;
+  std::memcpy(out, &header, sizeof(header));
+  PassRecord record;
+  const HeadShape shape{static_cast<int32_t>(args.q.shape[1]),
+                        (args.k.shape[2] + args.v.shape[2]) * kElementBytes};
+  write_sections(entries, shape, 0, reinterpret_cast<AttentionEntry*>(out + entries_offset_bytes(1)), record);
+  std::memcpy(out + pass_record_offset_bytes(0), &record, sizeof(record));
+  return entries_offset_bytes(1) + static_cast<int64_t>(entries.size() * sizeof(AttentionEntry));
+}
+
+}  // namespace mlaprefill::sm90

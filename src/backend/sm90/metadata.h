@@ -1,0 +1,62 @@
+// The device form of a plan: everything the kernels of one forward pass read besides the tensors.
+//
+//   Header | PassRecord x passes | AttentionEntry x tiles | GatherSpan x spans | int32 block ids
+//
+// Where the records of a pass lie depends on the number of passes alone, and the kernels find the rest
+// through them, so one captured graph serves every plan with the same number of passes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/sm90/attention_params.h"
+#include "mlaprefill/backend.h"
+#include "mlaprefill/plan.h"
+#include "plan/metadata_size.h"
+
+namespace mlaprefill::sm90 {
+
+struct MetadataHeader {
+  int64_t spans_offset_bytes = 0;
+  int64_t blocks_offset_bytes = 0;
+  int64_t block_size = 0;
+};
+
+inline constexpr int kSections = 3;
+
+struct PassRecord {
+  AttentionSection sections[kSections + 1];  ///< one for each RowSplit that has entries, then an empty one
+  uint32_t item_counter = 0;
+  int32_t span_begin = 0;
+  int32_t span_count = 0;
+};
+
+/// Rows [row_begin, row_begin + rows) of the pass hold keys key_begin.. of one request.
+struct GatherSpan {
+  int64_t key_begin = 0;
+  int64_t block_begin = 0;    ///< the request's first block id
+  int64_t context_len = 0;    ///< keys below it come from the cache, the others are new
+  int64_t first_new_row = 0;  ///< row of the request's first new token
+  int32_t row_begin = 0;
+  int32_t rows = 0;
+};
+
+static_assert(sizeof(MetadataHeader) <= kMetadataHeaderBytes);
+static_assert(sizeof(PassRecord) <= kMetadataPassBytes);
+static_assert(sizeof(AttentionEntry) <= kMetadataTileBytes);
+static_assert(sizeof(GatherSpan) <= kMetadataSpanBytes);
+
+constexpr int64_t pass_record_offset_bytes(int64_t pass) {
+  return kMetadataHeaderBytes + pass * kMetadataPassBytes;
+}
+constexpr int64_t entries_offset_bytes(int64_t passes) { return pass_record_offset_bytes(passes); }
+
+/// Writes the plan's metadata and returns how many bytes of it there are, at most
+/// plan.workspace.metadata_bytes.
+int64_t write_metadata(const Plan& plan, std::byte* out);
+
+/// Metadata of one attention call without a plan: a header, one pass record and the entries.
+int64_t call_metadata_bound_bytes(const AttentionArgs& args);
+int64_t write_call_metadata(const AttentionArgs& args, std::byte* out);
+
+}  // namespace mlaprefill::sm90
