@@ -207,7 +207,8 @@ class Backend {
   virtual Status merge(const MergeArgs& args, Stream stream) const = 0;
   virtual Status append(const AppendArgs& args, Stream stream) const = 0;
 
-  /// Prepares kv_b_proj [num_heads * (nope + v), kv_lora_rank], rows of a head: nope first, then v.
+  /// Prepares kv_b_proj [num_heads * (nope + v), kv_lora_rank], rows of a head: nope first, then v. Copies
+  /// what it needs: the tensor may be released afterwards. A device backend waits for the copy.
   virtual Result<std::shared_ptr<const LayerWeights>> prepare_weights(const MlaDims& dims,
                                                                       ConstTensor kv_b_proj) const = 0;
   virtual Status expand(const ExpandArgs& args, Stream stream) const = 0;

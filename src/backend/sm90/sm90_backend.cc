@@ -1,6 +1,8 @@
 // The Hopper backend: validates, builds parameters, enqueues. Planned calls only launch.
 #include <cuda_runtime_api.h>
 
+#include <functional>
+
 #include "backend/internal.h"
 #include "backend/sm90/attention_call.h"
 #include "backend/sm90/availability.h"
@@ -39,11 +41,14 @@ DeviceFacts find_facts(int32_t device) {
   return facts;
 }
 
-/// A view of the caller's weight and the GEMM that reads it.
+/// Device memory, released with its owner.
+using DeviceBytes = std::unique_ptr<void, std::function<void(void*)>>;
+
+/// A copy of the caller's weight and the GEMM that reads it.
 class Weights final : public LayerWeights {
  public:
-  Weights(const MlaDims& dims, DType dtype, const Projection& projection)
-      : dims_(dims), dtype_(dtype), projection_(projection) {}
+  Weights(const MlaDims& dims, DType dtype, DeviceBytes data, const Projection& projection)
+      : dims_(dims), dtype_(dtype), data_(std::move(data)), projection_(projection) {}
 
   const Projection& projection() const { return projection_; }
 
@@ -63,6 +68,7 @@ class Weights final : public LayerWeights {
  private:
   MlaDims dims_;
   DType dtype_;
+  DeviceBytes data_;
   Projection projection_;
 };
 
@@ -305,20 +311,29 @@ Result<std::shared_ptr<const LayerWeights>> Sm90Backend::prepare_weights(const M
     return error(StatusCode::kUnsupported, "kv_b_proj: dtype must be bf16 or f16 on sm90, got {}",
                  to_string(kv_b_proj.dtype));
   }
-  if (reinterpret_cast<uintptr_t>(kv_b_proj.data) % 16 != 0 || kv_b_proj.stride[0] % 8 != 0) {
-    return error(StatusCode::kUnsupported,
-                 "kv_b_proj: rows must start at multiples of 16 bytes, got stride {}", kv_b_proj.stride[0]);
-  }
   const DeviceGuard guard(device_);
-  const ProjectionShape shape{.outputs = kv_b_proj.shape[0],
-                              .inputs = kv_b_proj.shape[1],
-                              .weight_row_stride = kv_b_proj.stride[0],
+  const int64_t outputs = kv_b_proj.shape[0];
+  const int64_t inputs = kv_b_proj.shape[1];
+  const int64_t element_bytes = size_bytes(kv_b_proj.dtype);
+  auto memory = memory_.allocate(outputs * inputs * element_bytes);
+  if (!memory.ok()) return memory.status();
+  DeviceBytes data(memory.value(), [owner = memory_](void* bytes) { owner.release(bytes); });
+  const auto row_bytes = static_cast<size_t>(inputs * element_bytes);
+  MLAPREFILL_RETURN_IF_ERROR(
+      cuda_status(cudaMemcpy2D(data.get(), row_bytes, kv_b_proj.data,
+                               static_cast<size_t>(kv_b_proj.stride[0] * element_bytes), row_bytes,
+                               static_cast<size_t>(outputs), cudaMemcpyDeviceToDevice),
+                  "kv_b_proj"));
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(nullptr), "kv_b_proj"));
+  const ProjectionShape shape{.outputs = outputs,
+                              .inputs = inputs,
+                              .weight_row_stride = inputs,
                               .latent_row_stride = dims.latent_dim(),
                               .dtype = kv_b_proj.dtype};
-  const auto projection = Projection::create(*lt_, cublas_, shape, kv_b_proj.data);
+  const auto projection = Projection::create(*lt_, cublas_, shape, data.get());
   if (!projection.ok()) return projection.status();
   return std::shared_ptr<const LayerWeights>(
-      std::make_shared<Weights>(dims, kv_b_proj.dtype, projection.value()));
+      std::make_shared<Weights>(dims, kv_b_proj.dtype, std::move(data), projection.value()));
 }
 
 Status Sm90Backend::expand(const ExpandArgs& args, Stream stream) const {
