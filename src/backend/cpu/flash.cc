@@ -46,7 +46,7 @@ void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
   max_ = state_buffer_.reserve<float>(2 * rows);
   sum_ = max_ + rows;
   q_stride_ = row_stride(shape.padded_depth(0) + shape.padded_depth(1), kernels.operand_bytes);
-  q_ = q_buffer_.reserve<std::byte>(block_rows * q_stride_ * kernels.operand_bytes);
+  q_ = q_buffer_.reserve<std::byte>(padded_rows * q_stride_ * kernels.operand_bytes);
   score_stride_ = row_stride(shape.key_block, 4);
   scores_ = score_buffer_.reserve<float>(block_rows * score_stride_);
   if (kernels.operand == Operand::kF32) {
@@ -58,6 +58,7 @@ void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
   }
   trims_ = trim_buffer_.reserve<int32_t>(4 * block_rows);
 
+  convert_queries();
   std::memset(out_, 0, static_cast<size_t>(padded_rows * out_stride_) * sizeof(float));
   if (queries.resume) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -72,14 +73,14 @@ void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
   }
 }
 
-void Flash::convert_queries(int64_t row, int64_t rows) {
+void Flash::convert_queries() {
   const KernelTable& kernels = *shape_.kernels;
   const int64_t q_bytes = size_bytes(queries_.q_dtype);
   ConvertArgs args;
-  args.source = static_cast<const std::byte*>(queries_.q) + row * queries_.q_stride * q_bytes;
+  args.source = queries_.q;
   args.source_dtype = queries_.q_dtype;
   args.source_stride = queries_.q_stride;
-  args.rows = rows;
+  args.rows = queries_.rows;
   args.factor = query_factor();
   args.target = q_;
   args.target_stride = q_stride_;
@@ -102,7 +103,6 @@ void Flash::attend(const KeyChunk& chunk) {
     const int64_t first_key = std::max(visible_begin_[row], chunk.key_begin);
     const int64_t end_key = std::min(visible_end_[row + block.rows - 1], chunk.key_end);
     if (first_key >= end_key) continue;
-    convert_queries(row, block.rows);
     const int64_t skipped = (first_key - chunk.key_begin) / kPanelColumns * kPanelColumns;
     for (block.key = chunk.key_begin + skipped; block.key < end_key; block.key += shape_.key_block) {
       block.keys = std::min(shape_.key_block, round_up(end_key - block.key, kPanelColumns));
@@ -172,7 +172,7 @@ void Flash::multiply_keys(const KeyChunk& chunk, const Block& block) {
     if (args.rows <= 0) continue;
     args.columns = std::min(kPanelColumns, chunk.key_end - block.key - column);
     const int64_t panel = (block.key - chunk.key_begin + column) / kPanelColumns;
-    const std::byte* q = q_ + row * q_stride_ * kernels.operand_bytes;
+    const std::byte* q = q_ + (block.row + row) * q_stride_ * kernels.operand_bytes;
     for (int part = 0; part < args.num_segments; ++part) {
       const int64_t depth = shape_.padded_depth(part);
       args.segments[part] = {q, chunk.keys[part] + panel * shape_.key_panel_bytes(part), q_stride_, depth};

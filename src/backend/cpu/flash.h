@@ -78,7 +78,7 @@ class Flash {
  private:
   struct Block;
 
-  void convert_queries(int64_t row, int64_t rows);
+  void convert_queries();
   void attend_block(const KeyChunk& chunk, const Block& block);
   void trim_strips(const Block& block);
   int64_t next_trim(const Block& block, int64_t row) const;

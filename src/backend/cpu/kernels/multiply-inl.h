@@ -72,22 +72,43 @@ void multiply_strip(const MultiplyArgs& args, int64_t row) {
 }
 
 template <class Lanes>
-void multiply(const MultiplyArgs& args) {
+void multiply_rows(const MultiplyArgs& args) {
   int64_t row = 0;
   for (; row + kTileRows <= args.rows; row += kTileRows) multiply_strip<Lanes, kTileRows>(args, row);
   switch (args.rows - row) {
-    case 1:
-      return multiply_strip<Lanes, 1>(args, row);
-    case 2:
-      return multiply_strip<Lanes, 2>(args, row);
-    case 3:
-      return multiply_strip<Lanes, 3>(args, row);
-    case 4:
-      return multiply_strip<Lanes, 4>(args, row);
-    case 5:
-      return multiply_strip<Lanes, 5>(args, row);
-    default:
-      return;
+    case 1: return multiply_strip<Lanes, 1>(args, row);
+    case 2: return multiply_strip<Lanes, 2>(args, row);
+    case 3: return multiply_strip<Lanes, 3>(args, row);
+    case 4: return multiply_strip<Lanes, 4>(args, row);
+    case 5: return multiply_strip<Lanes, 5>(args, row);
+    default: return;
+  }
+}
+
+// Panel rows that stay in a first-level cache of 48 KiB while every strip of rows passes over them: 32 KiB.
+constexpr int64_t kCachedWords = 128;
+
+/// Deep products are cut in depth and summed up in C, which is exact: C holds what the registers held.
+template <class Lanes>
+void multiply(const MultiplyArgs& args) {
+  int64_t depth = 0;
+  for (int32_t s = 0; s < args.num_segments; ++s) depth += args.segments[s].depth;
+  constexpr int64_t kDepth = kCachedWords * Lanes::kElementsPerWord;
+  if (depth <= kDepth) return multiply_rows<Lanes>(args);
+
+  MultiplyArgs part = args;
+  part.num_segments = 1;
+  for (int32_t s = 0; s < args.num_segments; ++s) {
+    const MultiplyArgs::Segment& whole = args.segments[s];
+    for (int64_t begin = 0; begin < whole.depth; begin += kDepth) {
+      const int64_t left = whole.depth - begin;
+      const auto* a = static_cast<const uint32_t*>(whole.a) + begin / Lanes::kElementsPerWord;
+      const auto* b =
+          static_cast<const uint32_t*>(whole.b) + begin / Lanes::kElementsPerWord * kPanelColumns;
+      part.segments[0] = {a, b, whole.a_stride, left < kDepth ? left : kDepth};
+      multiply_rows<Lanes>(part);
+      part.accumulate = true;
+    }
   }
 }
 
