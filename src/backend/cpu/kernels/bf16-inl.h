@@ -21,10 +21,8 @@ bool pack_rows_bf16(const void* rows, int64_t row_stride, int64_t count, int64_t
     }
     const uint16_t* even = static_cast<const uint16_t*>(rows) + r * row_stride;
     const bool has_odd = r + 1 < count;
-    if (r + kPrefetchRows + 1 < count) {
-      prefetch_row(even + kPrefetchRows * row_stride, columns * 2);
-      prefetch_row(even + (kPrefetchRows + 1) * row_stride, columns * 2);
-    }
+    prefetch_row(even, kPrefetchRows * row_stride * 2, columns * 2);
+    prefetch_row(even, (kPrefetchRows + 1) * row_stride * 2, columns * 2);
     for (int64_t i = 0; i < columns; i += kLanes) {
       const WordVec low = hn::PromoteTo(kWords, hn::LoadU(kHalves, even + i));
       const WordVec odd =

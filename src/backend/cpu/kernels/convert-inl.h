@@ -24,6 +24,11 @@ struct OperandIo<uint16_t> {
   static constexpr DType kDType = DType::kBF16;
 };
 
+constexpr int64_t element_bytes(DType dtype) {
+  if (dtype == DType::kF32) return 4;
+  return dtype == DType::kF8E4M3 ? 1 : 2;
+}
+
 template <typename T>
 HWY_INLINE void copy(const T* from, T* to, int64_t count) {
   __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
@@ -84,10 +89,13 @@ bool is_plain_copy(const ConvertArgs& args) {
 template <typename Storage>
 void convert_rows(const ConvertArgs& args) {
   const bool plain_copy = is_plain_copy<Storage>(args);
+  const int64_t source_bytes = element_bytes(args.source_dtype);
   for (int64_t row = 0; row < args.rows; ++row) {
     Storage* target = static_cast<Storage*>(args.target) + row * args.target_stride;
     const int64_t offset = row * args.source_stride;
     const uint16_t* halves = static_cast<const uint16_t*>(args.source) + offset;
+    prefetch_row(static_cast<const char*>(args.source) + offset * source_bytes,
+                 kPrefetchRows * args.source_stride * source_bytes, args.columns * source_bytes);
     if (plain_copy) {
       copy(static_cast<const Storage*>(args.source) + offset, target, args.columns);
     } else if (args.source_dtype == DType::kF32) {
@@ -104,10 +112,13 @@ void convert_rows(const ConvertArgs& args) {
 }
 
 void finish(const FinishArgs& args) {
+  const int64_t target_bytes = element_bytes(args.target_dtype);
   for (int64_t row = 0; row < args.rows; ++row) {
     const float* out = args.out + row * args.out_stride;
     const FloatVec factor = hn::Set(kFloats, args.factors[row]);
     const int64_t offset = row * args.target_stride;
+    prefetch_row<1>(static_cast<const char*>(args.target) + offset * target_bytes,
+                    kPrefetchRows * args.target_stride * target_bytes, args.columns * target_bytes);
     for (int64_t i = 0; i < args.columns; i += kLanes) {
       const FloatVec value = hn::Mul(load(out + i), factor);
       if (args.target_dtype == DType::kF32) {

@@ -14,7 +14,7 @@ bool pack_rows_f32(const void* rows, int64_t row_stride, int64_t count, int64_t 
   auto* target = static_cast<float*>(panel);
   for (int64_t r = 0; r < count; ++r, target += kPanelColumns) {
     const float* row = static_cast<const float*>(rows) + r * row_stride;
-    if (r + kPrefetchRows < count) prefetch_row(row + kPrefetchRows * row_stride, columns * 4);
+    prefetch_row(row, kPrefetchRows * row_stride * 4, columns * 4);
     for (int64_t i = 0; i < columns; i += kLanes) {
       const FloatVec v = load(row + i);
       check.see(v);

@@ -76,12 +76,18 @@ void multiply_rows(const MultiplyArgs& args) {
   int64_t row = 0;
   for (; row + kTileRows <= args.rows; row += kTileRows) multiply_strip<Lanes, kTileRows>(args, row);
   switch (args.rows - row) {
-    case 1: return multiply_strip<Lanes, 1>(args, row);
-    case 2: return multiply_strip<Lanes, 2>(args, row);
-    case 3: return multiply_strip<Lanes, 3>(args, row);
-    case 4: return multiply_strip<Lanes, 4>(args, row);
-    case 5: return multiply_strip<Lanes, 5>(args, row);
-    default: return;
+    case 1:
+      return multiply_strip<Lanes, 1>(args, row);
+    case 2:
+      return multiply_strip<Lanes, 2>(args, row);
+    case 3:
+      return multiply_strip<Lanes, 3>(args, row);
+    case 4:
+      return multiply_strip<Lanes, 4>(args, row);
+    case 5:
+      return multiply_strip<Lanes, 5>(args, row);
+    default:
+      return;
   }
 }
 
@@ -103,8 +109,7 @@ void multiply(const MultiplyArgs& args) {
     for (int64_t begin = 0; begin < whole.depth; begin += kDepth) {
       const int64_t left = whole.depth - begin;
       const auto* a = static_cast<const uint32_t*>(whole.a) + begin / Lanes::kElementsPerWord;
-      const auto* b =
-          static_cast<const uint32_t*>(whole.b) + begin / Lanes::kElementsPerWord * kPanelColumns;
+      const auto* b = static_cast<const uint32_t*>(whole.b) + begin / Lanes::kElementsPerWord * kPanelColumns;
       part.segments[0] = {a, b, whole.a_stride, left < kDepth ? left : kDepth};
       multiply_rows<Lanes>(part);
       part.accumulate = true;

@@ -16,16 +16,6 @@ HWY_INLINE uint32_t load_word(const void* words, int64_t index) {
   return word;
 }
 
-/// Rows of the caller's tensors are often a page apart, where no hardware prefetcher follows.
-constexpr int64_t kPrefetchRows = 12;
-
-HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
-  for (int64_t offset = 0; offset < bytes; offset += 64) {
-    __builtin_prefetch(
-        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(offset)));
-  }
-}
-
 /// Transposes 4 words of each of 4 rows into 4 panel rows, 4 columns wide.
 HWY_INLINE void transpose_4x4(const uint32_t* const rows[4], int64_t word, uint32_t* panel) {
 #if HWY_TARGET == HWY_SCALAR
@@ -59,8 +49,8 @@ void pack_transposed(const void* rows, int64_t row_stride, int64_t count, int64_
   int64_t r = 0;
   for (; r + 4 <= count; r += 4) {
     const uint32_t* const group[4] = {word_row(r), word_row(r + 1), word_row(r + 2), word_row(r + 3)};
-    for (int64_t ahead = r + kPrefetchRows; ahead < r + kPrefetchRows + 4; ++ahead) {
-      if (ahead < count) prefetch_row(word_row(ahead), words * 4);
+    for (const uint32_t* row : group) {
+      prefetch_row(row, kPrefetchRows * row_stride * static_cast<int64_t>(sizeof(Storage)), words * 4);
     }
     for (int64_t w = 0; w < words; w += 4) transpose_4x4(group, w, target + w * kPanelColumns + r);
   }

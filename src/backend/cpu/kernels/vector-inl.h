@@ -33,6 +33,18 @@ constexpr uint32_t kExponentMask = 0x7F800000U;
 HWY_INLINE FloatVec load(const float* p) { return hn::LoadU(kFloats, p); }
 HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, kFloats, p); }
 
+/// Rows of the caller's tensors are often pages apart, where no hardware prefetcher follows: kernels that
+/// walk them ask for the row so many rows ahead. An address, not an access: it may lie past the end.
+constexpr int64_t kPrefetchRows = 12;
+
+template <int kWrite = 0>
+HWY_INLINE void prefetch_row(const void* row, int64_t offset_bytes, int64_t bytes) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(offset_bytes);
+  for (uintptr_t line = begin; line < begin + static_cast<uintptr_t>(bytes); line += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line), kWrite);
+  }
+}
+
 /// bf16 bits, rounded to nearest even, in the upper half of each word; NaN stays NaN.
 HWY_INLINE WordVec bf16_in_upper_half(FloatVec v) {
   const WordVec bits = hn::BitCast(kWords, v);
