@@ -195,15 +195,10 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
   rows = start_rows<Traits>(params, item, cluster_rank(), warpgroup, out);
   if (range.unmasked == 0) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, 0);
   bool rescale = softmax_tile(scores, rows, params.scale, factor);
+  pack_probabilities<Traits>(p, scores);
 
-  // The loop turns between the exponentials and the wait for the product they run under: the compiler would move
-  // the wait up past them, but not across the back edge.
 #pragma unroll 1
   for (int32_t tile = 1; tile < range.needed; ++tile) {
-    wgmma_wait<0>();
-    pin(out);
-    if (tile > 1) release(shared.v_empty[slot.before(stride).stage()]);
-    pack_probabilities<Traits>(p, scores);
     const RingSlot previous = slot;
     slot.index += stride;
     barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
@@ -218,12 +213,12 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
     release(shared.k_empty[slot.stage()]);
     if (tile >= range.unmasked) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, tile);
     rescale = softmax_tile(scores, rows, params.scale, factor);
+    wgmma_wait<0>();
+    pin(out);
+    release(shared.v_empty[previous.stage()]);
+    pack_probabilities<Traits>(p, scores);
   }
 
-  wgmma_wait<0>();
-  pin(out);
-  if (range.needed > 1) release(shared.v_empty[slot.before(stride).stage()]);
-  pack_probabilities<Traits>(p, scores);
   if (rescale) scale_output(out, factor);
   barrier_wait(shared_address(&shared.v_full[slot.stage()]), slot.parity());
   issue_output<Traits>(out, p, shared_address(&shared.v[slot.stage()]));

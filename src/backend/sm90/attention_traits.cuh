@@ -53,7 +53,6 @@ struct RingSlot {
   uint32_t index = 0;
   __device__ uint32_t stage() const { return index & 1; }
   __device__ uint32_t parity() const { return (index >> 1) & 1; }
-  __device__ RingSlot before(uint32_t slots) const { return {index - slots}; }
 };
 
 /// Key tiles of a ring that one of an item takes: each warpgroup its own when it has its own head.

@@ -1,0 +1,96 @@
+#include "gpu/attention/attention_runner.h"
+
+#include <algorithm>
+
+#include "backend/sm90/tensor_map.h"
+
+namespace mlaprefill::sm90 {
+namespace {
+
+int64_t nope_dim(KernelDims dims) { return dims == KernelDims::k192x128 ? 128 : 192; }
+int64_t value_dim(KernelDims dims) { return dims == KernelDims::k192x128 ? 128 : 256; }
+constexpr int64_t kRope = 64;
+
+bool encode(TensorMapEncoder encoder, const AttentionCall& call, const DeviceTensor& tensor, int64_t columns,
+            int64_t heads, int32_t box_rows, CUtensorMap* map) {
+  const TensorMapSource source{tensor.data, columns, heads, tensor.row_stride, tensor.head_stride};
+  return encode_ragged(encoder, source, call.element, box_rows, map);
+}
+
+}  // namespace
+
+AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const AttentionSpan> spans,
+                                 int32_t launches, std::string& error)
+    : call_(call), launches_(launches) {
+  const int32_t key_tile = key_tile_of(call.dims);
+  const AttentionSchedule schedule = make_attention_schedule(spans, call.num_heads, key_tile);
+  if (schedule.sections.empty()) {
+    error = "schedule: too large";
+    return;
+  }
+  items_ = schedule.items;
+  const TensorMapEncoder encoder = find_tensor_map_encoder();
+  const int32_t box_rows = key_tile / 2;
+  const int64_t nope = nope_dim(call.dims);
+  if (!encode(encoder, call, call.q, nope + kRope, call.num_heads, kRowsPerWarpgroup, &params_.q_map) ||
+      !encode(encoder, call, call.k_nope, nope, call.kv_heads, box_rows, &params_.k_nope_map) ||
+      !encode(encoder, call, call.k_rope, kRope, call.rope_per_head ? call.kv_heads : 1, box_rows,
+              &params_.k_rope_map) ||
+      !encode(encoder, call, call.v, value_dim(call.dims), call.kv_heads, box_rows, &params_.v_map)) {
+    error = "tensor map: refused";
+    return;
+  }
+  const size_t entry_bytes = schedule.entries.size() * sizeof(AttentionEntry);
+  const size_t section_bytes = schedule.sections.size() * sizeof(AttentionSection);
+  const size_t counter_bytes = static_cast<size_t>(launches) * sizeof(uint32_t);
+  if (cudaMalloc(&metadata_, entry_bytes + section_bytes + counter_bytes) != cudaSuccess) {
+    error = "metadata: no memory";
+    return;
+  }
+  auto* bytes = static_cast<uint8_t*>(metadata_);
+  cudaMemcpy(bytes, schedule.entries.data(), entry_bytes, cudaMemcpyHostToDevice);
+  cudaMemcpy(bytes + entry_bytes, schedule.sections.data(), section_bytes, cudaMemcpyHostToDevice);
+  counters_ = reinterpret_cast<uint32_t*>(bytes + entry_bytes + section_bytes);
+  cudaMemset(counters_, 0, counter_bytes);
+
+  params_.entries = reinterpret_cast<const AttentionEntry*>(bytes);
+  params_.sections = reinterpret_cast<const AttentionSection*>(bytes + entry_bytes);
+  params_.out = call.out.data;
+  params_.out_row_stride = call.out.row_stride;
+  params_.out_head_stride = call.out.head_stride;
+  params_.out_is_f32 = call.out_is_f32;
+  params_.lse = call.lse;
+  params_.lse_row_stride = call.lse_row_stride;
+  params_.lse_head_stride = call.lse_head_stride;
+  params_.lse_unit = call.lse_unit;
+  params_.state_out = call.state_out;
+  params_.state_max = call.state_max;
+  params_.state_sum = call.state_sum;
+  params_.state_rows = call.state_rows;
+  params_.num_heads = call.num_heads;
+  params_.kv_heads_per_q_head = static_cast<float>(call.kv_heads) / static_cast<float>(call.num_heads);
+  params_.rope_per_head = call.rope_per_head;
+  params_.scale = call.scale;
+
+  int device = 0;
+  int processors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  max_clusters_ = processors / 2;
+  const cudaError_t status = cudaDeviceSynchronize();
+  if (status != cudaSuccess) error = cudaGetErrorString(status);
+}
+
+AttentionRunner::~AttentionRunner() { cudaFree(metadata_); }
+
+cudaError_t AttentionRunner::launch(int32_t index, cudaStream_t stream) const {
+  AttentionParams params = params_;
+  params.item_counter = counters_ + index % launches_;
+  return launch_attention(call_.dims, call_.element, params, max_clusters_, stream);
+}
+
+void AttentionRunner::reset_counters(cudaStream_t stream) const {
+  cudaMemsetAsync(counters_, 0, static_cast<size_t>(launches_) * sizeof(uint32_t), stream);
+}
+
+}  // namespace mlaprefill::sm90
