@@ -5,7 +5,7 @@ import unittest
 
 import oracle
 from tensors import Tensor
-from tool import ToolTest, available_backends, layer_case, plain_case
+from tool import ToolTest, available_backends, layer_case, plain_case, run
 
 SCALE = 0.21
 MODES = ("bridge", "min_continuation", "vllm", "even_split")
@@ -53,6 +53,19 @@ class AttendTest(ToolTest):
                     args = ["--backend", backend, "--mode", mode, "--workspace-tokens", workspace, "--composed"]
                     result = self.attend(tensors, *args, "--softmax-scale", SCALE)
                     self.check(result, expected, "F32", args)
+
+    @unittest.skipUnless("cpu" in available_backends(), "needs the cpu backend")
+    def test_layer_on_every_instruction_set_of_this_machine(self):
+        tensors = layer_case([4, 0, 7], [70, 6, 0], "BF16", heads=3)
+        expected = oracle.layer(tensors, SCALE)
+        levels = [level for level in ("scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16")
+                  if run("info", "--isa", level).returncode == 0]
+        self.assertIn("scalar", levels)
+        for level in levels:
+            self.assertIn(f"cpu, {level} ", run("info", "--isa", level).stdout)
+            for path in ([], ["--composed", "--workspace-tokens", 32]):
+                result = self.attend(tensors, "--isa", level, "--softmax-scale", SCALE, *path)
+                self.check(result, expected, "BF16", (level, path))
 
     def test_layer_in_every_cache_dtype(self):
         for cache_dtype in ("F32", "F16", "BF16", "F8_E4M3"):
