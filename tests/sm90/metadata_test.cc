@@ -1,0 +1,145 @@
+// The device form of a plan, read back as the kernels read it.
+#include "backend/sm90/metadata.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <vector>
+
+namespace mlaprefill::sm90 {
+namespace {
+
+constexpr DeviceProperties kDevice{.num_processors = 132,
+                                   .query_tile_tokens = kMaxEntryRows,
+                                   .key_tile_tokens = 128,
+                                   .row_alignment_rows = 1};
+
+MlaDims dims_with(int32_t heads) {
+  return {.num_heads = heads,
+          .kv_lora_rank = 512,
+          .qk_nope_head_dim = 128,
+          .qk_rope_head_dim = 64,
+          .v_head_dim = 128,
+          .softmax_scale = 0.1};
+}
+
+/// A plan of several passes whose requests have 300, 0, 1, 70 and 128 new tokens.
+Plan make_mixed_plan(int32_t heads) {
+  const std::vector<int32_t> starts{0, 300, 300, 301, 371, 499};
+  const std::vector<int32_t> contexts{100, 40, 700, 0, 33};
+  const std::vector<int32_t> table(5 * 44, 3);
+  RaggedBatch batch;
+  batch.query_start_loc = starts;
+  batch.context_lens = contexts;
+  batch.block_table = {table.data(), 5, 44, 44};
+  batch.block_size = 16;
+  PlanOptions options;
+  options.workspace_tokens = 512;
+  auto plan = make_plan(dims_with(heads), batch, options, kDevice);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return std::move(plan).value();
+}
+
+template <typename T>
+T read(const std::vector<std::byte>& bytes, int64_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
+  const Plan plan = make_mixed_plan(10);
+  ASSERT_GT(plan.passes.size(), 1U);
+  std::vector<std::byte> bytes(static_cast<size_t>(plan.workspace.metadata_bytes));
+  const int64_t used = write_metadata(plan, bytes.data());
+  EXPECT_LE(used, plan.workspace.metadata_bytes);
+
+  const auto passes = static_cast<int64_t>(plan.passes.size());
+  std::map<std::array<int64_t, 4>, int> expected;
+  std::map<std::array<int64_t, 4>, int> found;
+  for (int64_t p = 0; p < passes; ++p) {
+    const Pass& pass = plan.passes[static_cast<size_t>(p)];
+    for (int64_t t = pass.tile_begin; t < pass.tile_end; ++t) {
+      const Tile& tile = plan.tiles[static_cast<size_t>(t)];
+      const Span& span = plan.spans[static_cast<size_t>(tile.span)];
+      const auto r = static_cast<size_t>(span.request);
+      ++expected[{p, plan.query_start_loc[r] + tile.query_begin, tile.query_rows, span.row_begin}];
+    }
+    const auto record = read<PassRecord>(bytes, pass_record_offset_bytes(p));
+    EXPECT_EQ(record.item_counter, 0U);
+    uint32_t items = 0;
+    for (const AttentionSection& section : record.sections) {
+      if (section.entry_count == 0) {
+        EXPECT_EQ(section.item_end, items);
+        break;
+      }
+      items += static_cast<uint32_t>(section.entry_count * section.items_per_entry);
+      EXPECT_EQ(section.item_end, items);
+      for (int32_t e = 0; e < section.entry_count; ++e) {
+        const auto entry = read<AttentionEntry>(
+            bytes, entries_offset_bytes(passes) +
+                       (section.entry_begin + e) * static_cast<int64_t>(sizeof(AttentionEntry)));
+        const auto split = static_cast<RowSplit>(entry.flags & AttentionEntry::kSplitMask);
+        EXPECT_EQ(section.items_per_entry, (10 + heads_per_item(split) - 1) / heads_per_item(split));
+        EXPECT_LE(entry.q_rows * heads_per_item(split), kMaxEntryRows);
+        ++found[{p, entry.q_row, entry.q_rows, entry.kv_row}];
+      }
+    }
+  }
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Sm90Metadata, GatherSpansFollowThePlan) {
+  const Plan plan = make_mixed_plan(1);
+  std::vector<std::byte> bytes(static_cast<size_t>(plan.workspace.metadata_bytes));
+  write_metadata(plan, bytes.data());
+  const auto header = read<MetadataHeader>(bytes, 0);
+  EXPECT_EQ(header.block_size, 16);
+  for (size_t s = 0; s < plan.spans.size(); ++s) {
+    const auto span =
+        read<GatherSpan>(bytes, header.spans_offset_bytes + static_cast<int64_t>(s * sizeof(GatherSpan)));
+    const auto r = static_cast<size_t>(plan.spans[s].request);
+    EXPECT_EQ(span.key_begin, plan.spans[s].key_begin);
+    EXPECT_EQ(span.rows, plan.spans[s].length());
+    EXPECT_EQ(span.context_len, plan.context_lens[r]);
+    EXPECT_EQ(span.first_new_row, plan.query_start_loc[r]);
+    EXPECT_EQ(span.block_begin, plan.block_begin[r]);
+  }
+  for (size_t b = 0; b < plan.blocks.size(); ++b) {
+    EXPECT_EQ(read<int32_t>(bytes, header.blocks_offset_bytes + static_cast<int64_t>(b * sizeof(int32_t))),
+              plan.blocks[b]);
+  }
+}
+
+// What a causal entry sees is bottom-right: the carried offset moves with the tile.
+TEST(Sm90Metadata, CallEntriesCarryTheCausalOffset) {
+  const std::vector<AttentionSpan> spans{
+      {.q_row = 5, .q_len = 300, .k_row = 2, .k_len = 310, .causal_offset = 10},
+      {.q_row = 305, .q_len = 3, .k_row = 400, .k_len = 0},
+      {.q_row = 308, .q_len = 0, .k_row = 400, .k_len = 9}};
+  AttentionArgs args;
+  args.q = ConstTensor(nullptr, DType::kBF16, {308, 4, 192});
+  args.k = ConstTensor(nullptr, DType::kBF16, {409, 4, 192});
+  args.v = ConstTensor(nullptr, DType::kBF16, {409, 4, 128});
+  args.spans = spans;
+  std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bound_bytes(args)));
+  ASSERT_LE(write_call_metadata(args, bytes.data()), static_cast<int64_t>(bytes.size()));
+  std::map<int32_t, AttentionEntry> entries;
+  for (int64_t e = 0; e < 3; ++e) {
+    const auto entry = read<AttentionEntry>(
+        bytes, entries_offset_bytes(1) + e * static_cast<int64_t>(sizeof(AttentionEntry)));
+    entries[entry.q_row] = entry;
+  }
+  ASSERT_EQ(entries.size(), 3U);
+  EXPECT_EQ(entries[5].causal_offset, 10);
+  EXPECT_EQ(entries[5].q_rows, 256);
+  EXPECT_EQ(entries[261].causal_offset, 266);
+  EXPECT_EQ(entries[261].q_rows, 44);
+  EXPECT_EQ(entries[305].kv_len, 0);
+  EXPECT_EQ(entries[305].causal_offset, AttentionEntry::kNotCausal);
+}
+
+}  // namespace
+}  // namespace mlaprefill::sm90
