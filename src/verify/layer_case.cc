@@ -194,9 +194,9 @@ Result<Plan> LayerInputs::plan(const LayerVariant& variant, const DeviceProperti
   PlanOptions options;
   options.mode = variant.mode;
   // An invariant plan cuts at key tiles alone, so its workspace holds at least one.
-  options.workspace_tokens =
-      variant.invariant ? std::max<int64_t>(variant.workspace_tokens, device.key_tile_tokens)
-                        : variant.workspace_tokens;
+  options.workspace_tokens = variant.invariant
+                                 ? std::max<int64_t>(variant.workspace_tokens, device.key_tile_tokens)
+                                 : variant.workspace_tokens;
   options.invariant = variant.invariant;
   options.working_dtype = config.dtype;
   return make_plan(config.dims, batch(), options, device);
