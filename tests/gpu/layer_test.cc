@@ -178,6 +178,33 @@ TEST_F(LayerOnDevice, InvariantModeIgnoresWorkspaceAndNeighbours) {
   }
 }
 
+// Meaningful when it runs in a process of its own: nothing has been launched before the capture.
+TEST_F(LayerOnDevice, CaptureComesBeforeAnyRun) {
+  const MlaDims dims = deepseek_dims(16);
+  const Batch batch(kAdversarial, kBlockSize, 400);
+  const auto plan = plan_of(*backend, dims, batch, {.workspace_tokens = 2048});
+  ASSERT_STATUS_OK(plan.status());
+  DeviceLayer layer(*backend, dims, batch.query_rows(), kBlockSize, 400, plan->workspace.total_bytes);
+  ASSERT_STATUS_OK(layer.status());
+  const Stream stream;
+  ASSERT_EQ(cudaStreamBeginCapture(stream.cuda(), cudaStreamCaptureModeGlobal), cudaSuccess);
+  const Status enqueued = layer.layer().run(plan.value(), layer.tensors(plan->num_query_rows),
+                                            layer.workspace(), LayerPath::kAuto, stream.handle());
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream.cuda(), &graph), cudaSuccess);
+  ASSERT_STATUS_OK(enqueued);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  ASSERT_STATUS_OK(backend->upload(plan.value(), layer.workspace(), stream.handle()));
+  ASSERT_EQ(cudaGraphLaunch(executable, stream.cuda()), cudaSuccess);
+  const Bytes replayed = layer.fetch(plan->num_query_rows, stream.cuda());
+  layer.poison_outputs(stream.cuda());
+  ASSERT_STATUS_OK(run(*backend, layer, plan.value(), stream));
+  EXPECT_TRUE(layer.fetch(plan->num_query_rows, stream.cuda()) == replayed);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+}
+
 TEST_F(LayerOnDevice, GraphReplayOfTwoHundredPlansEqualsEager) {
   const MlaDims dims = deepseek_dims(16);
   constexpr int64_t kRows = 768;

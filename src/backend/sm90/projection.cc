@@ -176,18 +176,29 @@ Result<cublasLtMatmulAlgo_t> Projection::choose(int64_t rows) const {
   return chosen->algo;
 }
 
-Status Projection::run(const void* latents, void* out, int64_t rows, bool pinned, cudaStream_t stream) const {
-  if (rows == 0) return {};
+Status Projection::run(const cublasLtMatmulAlgo_t& algorithm, const void* latents, void* out, int64_t rows,
+                       cudaStream_t stream) const {
   Layouts layouts;
   MLAPREFILL_RETURN_IF_ERROR(make_layouts(rows, layouts));
-  const cublasLtMatmulAlgo_t& algorithm =
-      pinned ? pinned_ : algorithms_[static_cast<size_t>(bucket_of(rows))];
   const float one = 1.0f;
   const float zero = 0.0f;
   return cublas_status(library_->matmul(handle_, const_cast<cublasLtMatmulDescOpaque_t*>(&operation_), &one,
                                         weight_, &layouts.weight, latents, &layouts.latents, &zero, out,
                                         &layouts.out, out, &layouts.out, &algorithm, nullptr, 0, stream),
                        "projection");
+}
+
+Status Projection::run(const void* latents, void* out, int64_t rows, bool pinned, cudaStream_t stream) const {
+  if (rows == 0) return {};
+  return run(pinned ? pinned_ : algorithms_[static_cast<size_t>(bucket_of(rows))], latents, out, rows,
+             stream);
+}
+
+Status Projection::load_code(const void* latents, void* out, cudaStream_t stream) const {
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms_) {
+    if (takes(algorithm, 1)) MLAPREFILL_RETURN_IF_ERROR(run(algorithm, latents, out, 1, stream));
+  }
+  return {};
 }
 
 }  // namespace mlaprefill::sm90

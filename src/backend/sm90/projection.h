@@ -49,6 +49,10 @@ class Projection {
 
   Status run(const void* latents, void* out, int64_t rows, bool pinned, cudaStream_t stream) const;
 
+  /// Runs every algorithm that takes one row once, so that later runs load no code, under capture neither.
+  /// `out` has room for shape.outputs elements.
+  Status load_code(const void* latents, void* out, cudaStream_t stream) const;
+
  private:
   static constexpr int kBuckets = 12;  ///< up to 64, 128, ... rows; the last holds all larger counts
   static constexpr int64_t kSmallestBucketRows = 64;
@@ -67,6 +71,8 @@ class Projection {
   static int64_t largest_rows(int bucket) { return kSmallestBucketRows << bucket; }
   static Wanted wanted(int64_t outputs, int64_t rows);
   Status make_layouts(int64_t rows, Layouts& layouts) const;
+  Status run(const cublasLtMatmulAlgo_t& algorithm, const void* latents, void* out, int64_t rows,
+             cudaStream_t stream) const;
   Result<cublasLtMatmulAlgo_t> choose(int64_t rows) const;
   bool has_config(const cublasLtMatmulAlgo_t& algorithm, const Wanted& wanted) const;
   /// Whether the algorithm takes this row count.

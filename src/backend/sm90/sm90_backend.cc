@@ -332,6 +332,11 @@ Result<std::shared_ptr<const LayerWeights>> Sm90Backend::prepare_weights(const M
                               .dtype = kv_b_proj.dtype};
   const auto projection = Projection::create(*lt_, cublas_, shape, data.get());
   if (!projection.ok()) return projection.status();
+  auto scratch = memory_.allocate(outputs * element_bytes);
+  if (!scratch.ok()) return scratch.status();
+  const DeviceBytes scratch_owner(scratch.value(), data.get_deleter());
+  MLAPREFILL_RETURN_IF_ERROR(projection->load_code(data.get(), scratch.value(), nullptr));
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(nullptr), "kv_b_proj"));
   return std::shared_ptr<const LayerWeights>(
       std::make_shared<Weights>(dims, kv_b_proj.dtype, std::move(data), projection.value()));
 }
