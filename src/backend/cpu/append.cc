@@ -1,9 +1,7 @@
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
-
 #include <array>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/parallel.h"
 #include "backend/latent_cache.h"
 #include "core/tensor_access.h"
 
@@ -11,7 +9,7 @@ namespace mlaprefill::cpu {
 namespace {
 
 constexpr int64_t kMaxLatentDim = 1024 + 128;
-constexpr size_t kRowsPerTask = 64;
+constexpr int64_t kRowsPerTask = 64;
 
 }  // namespace
 
@@ -19,9 +17,9 @@ void append(const AppendArgs& args) {
   const int64_t kv_lora_rank = args.kv_latent.shape[1];
   const int64_t rope = args.k_rope.shape[1];
   const int64_t block_size = args.cache.data.shape[1];
-  const auto append_rows = [&](const tbb::blocked_range<int64_t>& rows) {
+  const auto append_rows = [&](int64_t begin, int64_t end) {
     std::array<float, kMaxLatentDim> values;
-    for (int64_t i = rows.begin(); i < rows.end(); ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       const int64_t slot = args.slot_mapping[i];
       if (slot < 0) continue;
       load_floats(element_address(args.kv_latent, i), args.kv_latent.dtype, kv_lora_rank, values.data());
@@ -29,7 +27,7 @@ void append(const AppendArgs& args) {
       write_latent_row(args.cache, slot / block_size, slot % block_size, kv_lora_rank + rope, values.data());
     }
   };
-  tbb::parallel_for(tbb::blocked_range<int64_t>(0, args.kv_latent.shape[0], kRowsPerTask), append_rows);
+  parallel_ranges(args.kv_latent.shape[0], kRowsPerTask, append_rows);
 }
 
 }  // namespace mlaprefill::cpu

@@ -1,6 +1,3 @@
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/parallel.h"
 #include "backend/latent_cache.h"
 #include "core/tensor_access.h"
 
@@ -89,13 +87,10 @@ void merge(const MergeArgs& args) {
   const int64_t elements_per_row =
       std::max<int64_t>(args.out.shape[2] * static_cast<int64_t>(args.partials.size()), 1);
   const int64_t grain = std::max<int64_t>(kElementsPerTask / elements_per_row, 1);
-  tbb::parallel_for(tbb::blocked_range<int64_t>(0, tokens * heads, static_cast<size_t>(grain)),
-                    [&args, heads](const tbb::blocked_range<int64_t>& rows) {
-                      Scratch scratch(args.partials.size());
-                      for (int64_t row = rows.begin(); row < rows.end(); ++row) {
-                        merge_row(args, row / heads, row % heads, scratch);
-                      }
-                    });
+  parallel_ranges(tokens * heads, grain, [&args, heads](int64_t begin, int64_t end) {
+    Scratch scratch(args.partials.size());
+    for (int64_t row = begin; row < end; ++row) merge_row(args, row / heads, row % heads, scratch);
+  });
 }
 
 }  // namespace mlaprefill::cpu

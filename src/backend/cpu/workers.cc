@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "backend/cpu/parallel.h"
+
 namespace mlaprefill::cpu {
 namespace {
 
@@ -29,11 +31,18 @@ Workers::Workers(int32_t num_threads)
 Workers::~Workers() = default;
 
 void Workers::run_erased(int32_t count, void (*call)(void*), void* body) const {
+  TaskOrder order;
+  const auto task = [&] {
+    order.enter_task();
+    call(body);
+    order.leave_task();
+  };
   arena_->arena.execute([&] {
-    if (count <= 1) return call(body);
+    if (count <= 1) return task();
     tbb::parallel_for(
-        int32_t{0}, count, [&](int32_t) { call(body); }, tbb::simple_partitioner());
+        int32_t{0}, count, [&](int32_t) { task(); }, tbb::simple_partitioner());
   });
+  order.join();
 }
 
 }  // namespace mlaprefill::cpu
