@@ -88,8 +88,8 @@ TEST(Trace, RefusesTimesBeyondAnyClock) {
 
 TEST(Trace, ChecksOptions) {
   TraceOptions options;
-  options.chars_per_token = 0.0;
-  EXPECT_EQ(parse_trace(kLengths, "t", options).status().message(), "chars_per_token: must be > 0, got 0");
+  options.chars_per_token = 0.5;
+  EXPECT_EQ(parse_trace(kLengths, "t", options).status().message(), "chars_per_token: must be >= 1, got 0.5");
 }
 
 }  // namespace

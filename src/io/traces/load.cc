@@ -55,8 +55,8 @@ Status validate(const TraceOptions& options) {
     return invalid("max_input_tokens: must be >= 0, got {}", options.max_input_tokens);
   }
   if (options.max_requests < 0) return invalid("max_requests: must be >= 0, got {}", options.max_requests);
-  if (!(options.chars_per_token > 0)) {
-    return invalid("chars_per_token: must be > 0, got {}", options.chars_per_token);
+  if (!(options.chars_per_token >= 1)) {
+    return invalid("chars_per_token: must be >= 1, got {}", options.chars_per_token);
   }
   return {};
 }
