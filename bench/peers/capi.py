@@ -60,6 +60,13 @@ class LayerArgs(c.Structure):
                 ("cache", KvCache), ("out", Tensor), ("lse", Lse), ("workspace", Workspace), ("path", c.c_int32)]
 
 
+class PlanOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("mode", c.c_int32), ("working_dtype", c.c_int32),
+                ("workspace_tokens", c.c_int64), ("strict", c.c_int32), ("invariant", c.c_int32),
+                ("max_requests", c.c_int64), ("max_query_tokens", c.c_int64),
+                ("max_context_tokens_per_request", c.c_int64), ("bounds", c.c_void_p)]
+
+
 class BackendOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("isa", c.c_char_p), ("num_threads", c.c_int32), ("device", c.c_int32)]
 
@@ -120,6 +127,7 @@ class Layer:
     def __init__(self, library, backend, dims, kv_b_proj):
         self._library = library
         self._dims = dims
+        self._dtype = kv_b_proj.dtype
         self._handle = c.c_void_p()
         weight = tensor(kv_b_proj)
         library.call("mlaprefill_layer_create", backend, c.byref(dims), c.byref(weight), c.byref(self._handle))
@@ -131,8 +139,11 @@ class Layer:
         batch = sized(Batch, num_requests=1, query_start_loc=start.data_ptr(), context_lens=lens.data_ptr(),
                       block_table=block_table.data_ptr(), block_table_rows=1, block_table_cols=block_table.shape[1],
                       block_table_row_stride=block_table.shape[1], num_cache_blocks=-1, block_size=block_size)
+        options = sized(PlanOptions, working_dtype=DTYPES[self._dtype], workspace_tokens=65536, max_requests=1,
+                        max_query_tokens=1 << 20, max_context_tokens_per_request=1 << 20)
         plan = c.c_void_p()
-        self._library.call("mlaprefill_plan_create", c.byref(self._dims), c.byref(batch), None, None, c.byref(plan))
+        self._library.call("mlaprefill_plan_create", c.byref(self._dims), c.byref(batch), c.byref(options), None,
+                           c.byref(plan))
         return plan
 
     def run(self, plan, q, latent, rope, cache, out, lse_out):

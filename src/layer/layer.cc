@@ -34,11 +34,7 @@ Status check_dims(const MlaDims& plan, const MlaDims& layer) {
   return {};
 }
 
-Status check_composed(const Plan& plan, const LayerTensors& tensors, const Workspace& workspace) {
-  if (tensors.q.dtype != plan.options.working_dtype) {
-    return error(StatusCode::kUnsupported, "q: dtype must be the plan's working dtype {}, got {}",
-                 to_string(plan.options.working_dtype), to_string(tensors.q.dtype));
-  }
+Status check_workspace(const Plan& plan, const Workspace& workspace) {
   if (workspace.size_bytes < plan.workspace.total_bytes) {
     return error(StatusCode::kWorkspaceTooSmall, "workspace: must have {} bytes, got {}",
                  plan.workspace.total_bytes, workspace.size_bytes);
@@ -117,6 +113,10 @@ LayerPath MlaLayer::path() const {
 Status MlaLayer::run(const Plan& plan, const LayerTensors& tensors, Workspace workspace, LayerPath wanted,
                      Stream stream) const {
   MLAPREFILL_RETURN_IF_ERROR(check_dims(plan.dims, dims_));
+  if (tensors.q.dtype != plan.options.working_dtype) {
+    return error(StatusCode::kUnsupported, "q: dtype must be the plan's working dtype {}, got {}",
+                 to_string(plan.options.working_dtype), to_string(tensors.q.dtype));
+  }
   if (wanted == LayerPath::kAuto) wanted = path();
   const FusedLayerArgs layer_args{&plan, weights_.get(), tensors};
   if (wanted == LayerPath::kFused) {
@@ -128,7 +128,7 @@ Status MlaLayer::run(const Plan& plan, const LayerTensors& tensors, Workspace wo
   }
 
   MLAPREFILL_RETURN_IF_ERROR(validate(layer_args));
-  MLAPREFILL_RETURN_IF_ERROR(check_composed(plan, tensors, workspace));
+  MLAPREFILL_RETURN_IF_ERROR(check_workspace(plan, workspace));
   const WorkspaceViews views(plan, workspace);
   std::vector<AttentionSpan> spans;
   for (size_t i = 0; i < plan.passes.size(); ++i) {
