@@ -75,7 +75,8 @@ struct PlanOptions {
   int64_t workspace_tokens = 65536;
   bool strict = false;     ///< refuse batches and passes with inactive rows, as the published repair does
   bool invariant = false;  ///< results bitwise independent of workspace size and of other requests
-  DType working_dtype = DType::kBF16;  ///< dtype of expanded K and V in the workspace: bf16, f16 or f32
+  /// Dtype of q and of expanded K and V: bf16, f16 or f32. A layer run with another q is refused.
+  DType working_dtype = DType::kBF16;
   int64_t max_requests = int64_t{1} << 24;
   int64_t max_query_tokens = (int64_t{1} << 31) - 1;
   int64_t max_context_tokens_per_request = (int64_t{1} << 31) - 1;

@@ -54,8 +54,10 @@ int main(void) {
   check(mlaprefill_backend_open("cpu", NULL, &backend, &error), &error);
   mlaprefill_device_properties device = MLAPREFILL_DEVICE_PROPERTIES_INIT;
   check(mlaprefill_backend_device_properties(backend, &device, &error), &error);
+  mlaprefill_plan_options options = MLAPREFILL_PLAN_OPTIONS_INIT;
+  options.working_dtype = MLAPREFILL_F32;
   mlaprefill_plan* plan = NULL;
-  check(mlaprefill_plan_create(&dims, &batch, NULL, &device, &plan, &error), &error);
+  check(mlaprefill_plan_create(&dims, &batch, &options, &device, &plan, &error), &error);
   mlaprefill_plan_info info = MLAPREFILL_PLAN_INFO_INIT;
   check(mlaprefill_plan_get_info(plan, &info, &error), &error);
 
