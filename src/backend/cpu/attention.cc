@@ -58,36 +58,19 @@ void make_pieces(const AttentionArgs& args, const KernelTable& kernels, int32_t 
   for (size_t s = 0; s < args.spans.size(); ++s) {
     const AttentionSpan& span = args.spans[s];
     if (span.q_len == 0) continue;
-    const int64_t blocks = round_up(span.q_len, kernels.query_block) / kernels.query_block;
-    const double cost = span_cost(span, 0, span.q_len);
-    const int64_t parts = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(cost / wanted)), 1, blocks);
-    const int64_t step = round_up(blocks, parts) / parts * kernels.query_block;
-    for (int64_t begin = 0; begin < span.q_len; begin += step) {
-      const int64_t rows = std::min(step, span.q_len - begin);
-      pieces.push_back({static_cast<int64_t>(s), begin, rows, span_cost(span, begin, rows)});
-    }
+    const auto cost = [&span](int64_t begin, int64_t rows) { return span_cost(span, begin, rows); };
+    append_pieces(static_cast<int64_t>(s), span.q_len, kernels.query_block, cost(0, span.q_len) / wanted,
+                  cost, pieces);
   }
 }
 
-FlashQueries flash_queries(const AttentionArgs& args, const AttentionSpan& span, const Piece& piece,
+FlashQueries piece_queries(const AttentionArgs& args, const AttentionSpan& span, const Piece& piece,
                            int64_t head) {
   const int64_t row = span.q_row + piece.query_begin;
   const int64_t q_rows = args.q.shape[0];
   const int64_t heads = args.q.shape[1];
   const int64_t v_dim = args.v.shape[2];
-  FlashQueries queries;
-  queries.rows = piece.query_rows;
-  queries.q = head_rows(args.q, row, head).data;
-  queries.q_dtype = args.q.dtype;
-  queries.q_stride = args.q.stride[0];
-  queries.out = static_cast<std::byte*>(args.out.data) +
-                (row * args.out.stride[0] + head * args.out.stride[1]) * size_bytes(args.out.dtype);
-  queries.out_dtype = args.out.dtype;
-  queries.out_stride = args.out.stride[0];
-  queries.lse = args.lse;
-  if (args.lse.data != nullptr) {
-    queries.lse.data += head * args.lse.head_stride + row * args.lse.token_stride;
-  }
+  FlashQueries queries = flash_queries(args.q, args.out, args.lse, row, piece.query_rows, head);
   queries.resume = span.resume;
   queries.store_state = span.store_state;
   if (span.resume || span.store_state) {
@@ -105,7 +88,7 @@ void attend_piece(const AttentionArgs& args, const FlashShape& shape, WorkerScra
   const AttentionSpan& span = args.spans[static_cast<size_t>(piece.source)];
   const int64_t kv_head = task.head / (args.q.shape[1] / args.k.shape[1]);
   Flash& flash = scratch.flash;
-  flash.begin(shape, flash_queries(args, span, piece, task.head));
+  flash.begin(shape, piece_queries(args, span, piece, task.head));
   for (int64_t i = 0; i < piece.query_rows; ++i) {
     flash.visible_begin()[i] = 0;
     flash.visible_end()[i] = visible_keys(span, piece.query_begin + i);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/float_formats.h"
+#include "core/tensor_access.h"
 
 namespace mlaprefill::cpu {
 namespace {
@@ -29,6 +30,21 @@ struct Flash::Block {
 float Flash::query_factor() const {
   if (shape_.softmax_scale == 0.0) return 0.0f;
   return shape_.softmax_scale < 0.0 ? -1.0f : 1.0f;
+}
+
+FlashQueries flash_queries(const ConstTensor& q, const Tensor& out, const LseView& lse, int64_t row,
+                           int64_t rows, int64_t head) {
+  FlashQueries queries;
+  queries.rows = rows;
+  queries.q = element_address(q, row, head);
+  queries.q_dtype = q.dtype;
+  queries.q_stride = q.stride[0];
+  queries.out = element_address(out, row, head);
+  queries.out_dtype = out.dtype;
+  queries.out_stride = out.stride[0];
+  queries.lse = lse;
+  if (lse.data != nullptr) queries.lse.data += head * lse.head_stride + row * lse.token_stride;
+  return queries;
 }
 
 void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {

@@ -7,13 +7,10 @@
 
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/scratch.h"
+#include "core/checked.h"
 #include "mlaprefill/tensor.h"
 
 namespace mlaprefill::cpu {
-
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Row stride in elements: an odd number of cache lines, so that the rows of a tile fall into different sets.
 constexpr int64_t row_stride(int64_t columns, int64_t element_bytes) {
@@ -62,6 +59,10 @@ struct FlashQueries {
   bool resume = false;
   bool store_state = false;
 };
+
+/// Queries and outputs of tensor rows [row, row + rows) and one head, without carried state.
+FlashQueries flash_queries(const ConstTensor& q, const Tensor& out, const LseView& lse, int64_t row,
+                           int64_t rows, int64_t head);
 
 /// One task. visible_begin() and visible_end() are filled by the caller after begin(); both never decrease.
 class Flash {

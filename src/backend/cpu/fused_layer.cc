@@ -68,37 +68,12 @@ void make_pieces(const Layer& layer, int32_t workers, std::vector<Piece>& pieces
   for (const RequestGroup& group : groups) total += group_cost(layer.plan, group, 0, group.queries);
   const double share = total * static_cast<double>(layer.plan.dims.num_heads) / workers;
   for (size_t g = 0; g < groups.size(); ++g) {
-    const int64_t query_block = layer.shape.kernels->query_block;
-    const int64_t blocks = round_up(groups[g].queries, query_block) / query_block;
-    const double cost = group_cost(layer.plan, groups[g], 0, groups[g].queries);
-    const int64_t parts =
-        std::clamp<int64_t>(static_cast<int64_t>(std::ceil(cost / share - 1e-6)), 1, blocks);
-    const int64_t step = round_up(blocks, parts) / parts * query_block;
-    for (int64_t begin = 0; begin < groups[g].queries; begin += step) {
-      const int64_t rows = std::min(step, groups[g].queries - begin);
-      pieces.push_back(
-          {static_cast<int64_t>(g), begin, rows, group_cost(layer.plan, groups[g], begin, rows)});
-    }
+    const auto cost = [&](int64_t begin, int64_t rows) {
+      return group_cost(layer.plan, groups[g], begin, rows);
+    };
+    append_pieces(static_cast<int64_t>(g), groups[g].queries, layer.shape.kernels->query_block,
+                  cost(0, groups[g].queries) / share - 1e-6, cost, pieces);
   }
-}
-
-FlashQueries flash_queries(const Layer& layer, const RequestGroup& group, const Piece& piece, int64_t head) {
-  const LayerTensors& tensors = layer.args.tensors;
-  const int64_t row = group.query_row + piece.query_begin;
-  FlashQueries queries;
-  queries.rows = piece.query_rows;
-  queries.q = head_rows(tensors.q, row, head).data;
-  queries.q_dtype = tensors.q.dtype;
-  queries.q_stride = tensors.q.stride[0];
-  queries.out = static_cast<std::byte*>(tensors.out.data) +
-                (row * tensors.out.stride[0] + head * tensors.out.stride[1]) * size_bytes(tensors.out.dtype);
-  queries.out_dtype = tensors.out.dtype;
-  queries.out_stride = tensors.out.stride[0];
-  queries.lse = tensors.lse;
-  if (tensors.lse.data != nullptr) {
-    queries.lse.data += head * tensors.lse.head_stride + row * tensors.lse.token_stride;
-  }
-  return queries;
 }
 
 /// Every query of the group sees its own request's keys up to its own position.
@@ -125,7 +100,9 @@ void attend_piece(const Layer& layer, WorkerScratch& scratch, const TaskQueue::T
   const Piece& piece = *task.piece;
   const RequestGroup& group = layer.scratch.groups[static_cast<size_t>(piece.source)];
   Flash& flash = scratch.flash;
-  flash.begin(layer.shape, flash_queries(layer, group, piece, task.head));
+  const LayerTensors& tensors = layer.args.tensors;
+  flash.begin(layer.shape, flash_queries(tensors.q, tensors.out, tensors.lse,
+                                         group.query_row + piece.query_begin, piece.query_rows, task.head));
   set_visible_keys(layer.plan, group, piece, flash);
   const int64_t end = flash.visible_end()[piece.query_rows - 1];
   for (int64_t begin = 0; begin < end; begin += layer.chunk_keys) {
