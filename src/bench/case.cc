@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/float_formats.h"
+#include "io/backend_buffer.h"
 
 namespace mlaprefill::bench {
 namespace {
@@ -17,25 +18,16 @@ constexpr int32_t kBlockSize = 64;
 // One tensor in the backend's memory.
 class Buffer {
  public:
-  Buffer() = default;
-  ~Buffer() {
-    if (data_ != nullptr) memory_->release(data_);
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  explicit Buffer(const Backend& backend) : memory_(backend.memory()), bytes_(backend.memory()) {}
 
-  Status allocate(const Memory& memory, DType dtype, int64_t elements) {
-    auto data = memory.allocate(elements * size_bytes(dtype));
-    if (!data.ok()) return data.status();
-    memory_ = &memory;
+  Status allocate(DType dtype, int64_t elements) {
     dtype_ = dtype;
-    data_ = data.value();
-    return {};
+    return bytes_.reserve(elements * size_bytes(dtype));
   }
 
   // Sum of four uniforms: close enough to normal, unit variance times `scale`, and cheap for gigabytes.
-  Status allocate_random(const Memory& memory, DType dtype, int64_t elements, uint64_t seed, float scale) {
-    MLAPREFILL_RETURN_IF_ERROR(allocate(memory, dtype, elements));
+  Status allocate_random(DType dtype, int64_t elements, uint64_t seed, float scale) {
+    MLAPREFILL_RETURN_IF_ERROR(allocate(dtype, elements));
     std::vector<std::byte> host(static_cast<size_t>(elements * size_bytes(dtype)));
     uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
     for (int64_t i = 0; i < elements; ++i) {
@@ -47,17 +39,17 @@ class Buffer {
       store_float(host.data(), dtype, i, scale * (sum - 131070.0f) * (1.0f / 37837.0f));
     }
     MLAPREFILL_RETURN_IF_ERROR(
-        memory.copy_from_host(data_, host.data(), static_cast<int64_t>(host.size()), {}));
-    return memory.synchronize({});
+        memory_.copy_from_host(data(), host.data(), static_cast<int64_t>(host.size()), {}));
+    return memory_.synchronize({});
   }
 
-  void* data() const { return data_; }
-  Tensor view(std::initializer_list<int64_t> shape) const { return Tensor(data_, dtype_, shape); }
+  void* data() const { return bytes_.data(); }
+  Tensor view(std::initializer_list<int64_t> shape) const { return Tensor(data(), dtype_, shape); }
 
  private:
-  const Memory* memory_ = nullptr;
+  const Memory& memory_;
   DType dtype_ = DType::kF32;
-  void* data_ = nullptr;
+  BackendBuffer bytes_;
 };
 
 class AttentionCase : public Case {
@@ -89,14 +81,13 @@ class AttentionCase : public Case {
       q_rows += r.new_tokens;
       k_rows += keys;
     }
-    const Memory& memory = backend_->memory();
     const int64_t qk_dim = dims.qk_head_dim();
     const int64_t v_dim = dims.v_head_dim;
-    MLAPREFILL_RETURN_IF_ERROR(q_.allocate_random(memory, options.dtype, q_rows * heads * qk_dim, 1, 1.0f));
-    MLAPREFILL_RETURN_IF_ERROR(k_.allocate_random(memory, options.dtype, k_rows * heads * qk_dim, 2, 1.0f));
-    MLAPREFILL_RETURN_IF_ERROR(v_.allocate_random(memory, options.dtype, k_rows * heads * v_dim, 3, 1.0f));
-    MLAPREFILL_RETURN_IF_ERROR(out_.allocate(memory, options.dtype, q_rows * heads * v_dim));
-    MLAPREFILL_RETURN_IF_ERROR(lse_.allocate(memory, DType::kF32, heads * q_rows));
+    MLAPREFILL_RETURN_IF_ERROR(q_.allocate_random(options.dtype, q_rows * heads * qk_dim, 1, 1.0f));
+    MLAPREFILL_RETURN_IF_ERROR(k_.allocate_random(options.dtype, k_rows * heads * qk_dim, 2, 1.0f));
+    MLAPREFILL_RETURN_IF_ERROR(v_.allocate_random(options.dtype, k_rows * heads * v_dim, 3, 1.0f));
+    MLAPREFILL_RETURN_IF_ERROR(out_.allocate(options.dtype, q_rows * heads * v_dim));
+    MLAPREFILL_RETURN_IF_ERROR(lse_.allocate(DType::kF32, heads * q_rows));
     args_.q = q_.view({q_rows, heads, qk_dim});
     args_.k = k_.view({k_rows, heads, qk_dim});
     args_.v = v_.view({k_rows, heads, v_dim});
@@ -106,13 +97,13 @@ class AttentionCase : public Case {
     args_.softmax_scale = dims.softmax_scale;
     args_.invariant = options.plan.invariant;
     const int64_t workspace_bytes = backend_->attention_workspace_bytes(args_);
-    MLAPREFILL_RETURN_IF_ERROR(workspace_.allocate(memory, DType::kU8, workspace_bytes));
+    MLAPREFILL_RETURN_IF_ERROR(workspace_.allocate(DType::kU8, workspace_bytes));
     args_.workspace = {workspace_.data(), workspace_bytes};
     work_.attention_flop = 2.0 * static_cast<double>((qk_dim + v_dim) * heads) * pairs;
     return {};
   }
 
-  Buffer q_, k_, v_, out_, lse_, workspace_;
+  Buffer q_{*backend_}, k_{*backend_}, v_{*backend_}, out_{*backend_}, lse_{*backend_}, workspace_{*backend_};
   std::vector<AttentionSpan> spans_;
   AttentionArgs args_;
 };
@@ -168,17 +159,17 @@ class LayerCase : public Case {
     const int64_t heads = dims.num_heads;
     const int64_t rank = dims.kv_lora_rank;
     const int64_t weight_rows = heads * dims.expanded_head_dim();
-    Buffer weight;
+    Buffer weight(*backend_);
     const auto random = [&](Buffer& buffer, int64_t elements, uint64_t seed, float scale) {
-      return buffer.allocate_random(memory, options.dtype, elements, seed, scale);
+      return buffer.allocate_random(options.dtype, elements, seed, scale);
     };
     MLAPREFILL_RETURN_IF_ERROR(random(q_, rows * heads * dims.qk_head_dim(), 1, 1.0f));
     MLAPREFILL_RETURN_IF_ERROR(random(latent_, rows * rank, 2, 1.0f));
     MLAPREFILL_RETURN_IF_ERROR(random(rope_, rows * dims.qk_rope_head_dim, 3, 1.0f));
     MLAPREFILL_RETURN_IF_ERROR(random(cache_, num_blocks_ * kBlockSize * dims.latent_dim(), 4, 1.0f));
     MLAPREFILL_RETURN_IF_ERROR(random(weight, weight_rows * rank, 5, 0.04f));
-    MLAPREFILL_RETURN_IF_ERROR(out_.allocate(memory, options.dtype, rows * heads * dims.v_head_dim));
-    MLAPREFILL_RETURN_IF_ERROR(lse_.allocate(memory, DType::kF32, heads * rows));
+    MLAPREFILL_RETURN_IF_ERROR(out_.allocate(options.dtype, rows * heads * dims.v_head_dim));
+    MLAPREFILL_RETURN_IF_ERROR(lse_.allocate(DType::kF32, heads * rows));
     tensors_.q = q_.view({rows, heads, dims.qk_head_dim()});
     tensors_.kv_latent = latent_.view({rows, rank});
     tensors_.k_rope = rope_.view({rows, dims.qk_rope_head_dim});
@@ -191,7 +182,7 @@ class LayerCase : public Case {
     layer_.emplace(std::move(layer).value());
     const bool composed = path_ == LayerPath::kComposed || layer_->path() == LayerPath::kComposed;
     const int64_t workspace_bytes = composed ? plan_.workspace.total_bytes : 0;
-    MLAPREFILL_RETURN_IF_ERROR(workspace_.allocate(memory, DType::kU8, workspace_bytes));
+    MLAPREFILL_RETURN_IF_ERROR(workspace_.allocate(DType::kU8, workspace_bytes));
     lent_ = {workspace_.data(), workspace_bytes};
     MLAPREFILL_RETURN_IF_ERROR(backend_->upload(plan_, lent_, {}));
     return memory.synchronize({});
@@ -200,7 +191,8 @@ class LayerCase : public Case {
   LayerPath path_;
   Plan plan_;
   int64_t num_blocks_ = 0;
-  Buffer q_, latent_, rope_, cache_, out_, lse_, workspace_;
+  Buffer q_{*backend_}, latent_{*backend_}, rope_{*backend_}, cache_{*backend_}, out_{*backend_},
+      lse_{*backend_}, workspace_{*backend_};
   Workspace lent_;
   LayerTensors tensors_;
   std::optional<MlaLayer> layer_;

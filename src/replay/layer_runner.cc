@@ -20,24 +20,6 @@ constexpr size_t kShownMismatches = 5;
 
 }  // namespace
 
-BackendBuffer::BackendBuffer(BackendBuffer&& other) noexcept
-    : memory_(other.memory_),
-      data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-BackendBuffer::~BackendBuffer() { memory_->release(data_); }
-
-Status BackendBuffer::reserve(int64_t size_bytes) {
-  if (size_bytes <= size_bytes_) return {};
-  memory_->release(std::exchange(data_, nullptr));
-  size_bytes_ = 0;
-  const Result<void*> memory = memory_->allocate(size_bytes);
-  if (!memory.ok()) return memory.status();
-  data_ = memory.value();
-  size_bytes_ = size_bytes;
-  return {};
-}
-
 LayerRunner::LayerRunner(const ReplayOptions& options, const Trace& trace, std::unique_ptr<Backend> backend)
     : options_(options),
       backend_(std::move(backend)),

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "io/backend_buffer.h"
 #include "mlaprefill/backend.h"
 #include "mlaprefill/layer.h"
 #include "replay/content.h"
@@ -13,26 +14,6 @@
 #include "replay/step_batch.h"
 
 namespace mlaprefill {
-
-/// Memory in a backend's own space, filled from and read back to the host.
-class BackendBuffer {
- public:
-  explicit BackendBuffer(const Memory& memory) : memory_(&memory) {}
-  BackendBuffer(BackendBuffer&& other) noexcept;
-  BackendBuffer& operator=(BackendBuffer&&) = delete;
-  ~BackendBuffer();
-
-  /// At least this many bytes; what was there is lost when it has to grow.
-  Status reserve(int64_t size_bytes);
-
-  void* data() const { return data_; }
-  int64_t size_bytes() const { return size_bytes_; }
-
- private:
-  const Memory* memory_;
-  void* data_ = nullptr;
-  int64_t size_bytes_ = 0;
-};
 
 /// Runs the layers of each step on a backend over one paged cache a layer. Unwritten cache slots hold NaN, so
 /// a read of one shows. Steps must come in the scheduler's order.
