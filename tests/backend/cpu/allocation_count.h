@@ -1,9 +1,22 @@
-// Counts calls of operator new in this test binary.
+// Counts calls of operator new in this test binary, except under ThreadSanitizer, whose runtime brings its
+// own.
 #pragma once
 
 #include <cstdint>
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MLAPREFILL_ALLOCATIONS_NOT_COUNTED
+#endif
+#endif
+
 namespace mlaprefill::cpu {
+
+#if defined(MLAPREFILL_ALLOCATIONS_NOT_COUNTED)
+constexpr bool kAllocationsAreCounted = false;
+#else
+constexpr bool kAllocationsAreCounted = true;
+#endif
 
 int64_t allocation_count();
 

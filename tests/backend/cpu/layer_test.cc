@@ -150,6 +150,7 @@ TEST_P(CpuLayer, ShortRequestsThatShareAPanelStayApart) {
 }
 
 TEST_P(CpuLayer, NothingIsAllocatedAfterTheFirstCalls) {
+  if (!kAllocationsAreCounted) GTEST_SKIP() << "ThreadSanitizer brings its own operator new";
   const auto backend = open_level(GetParam());
   LayerCase c(DType::kBF16, kQueries, kContexts);
   const MlaLayer layer = c.layer(*backend);
