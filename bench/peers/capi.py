@@ -67,6 +67,38 @@ class PlanOptions(c.Structure):
                 ("max_context_tokens_per_request", c.c_int64), ("bounds", c.c_void_p)]
 
 
+class DeviceProperties(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("num_processors", c.c_int32), ("query_tile_tokens", c.c_int32),
+                ("key_tile_tokens", c.c_int32), ("row_alignment_rows", c.c_int32)]
+
+
+class PlanInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("fingerprint", c.c_uint64), ("num_requests", c.c_int64),
+                ("num_query_rows", c.c_int64), ("num_passes", c.c_int64), ("num_spans", c.c_int64),
+                ("num_tiles", c.c_int64), ("expanded_rows", c.c_int64), ("visible_pairs", c.c_int64),
+                ("attention_flop", c.c_double), ("expand_flop", c.c_double), ("metadata_offset_bytes", c.c_int64),
+                ("metadata_bytes", c.c_int64), ("latent_offset_bytes", c.c_int64),
+                ("expanded_offset_bytes", c.c_int64), ("state_out_offset_bytes", c.c_int64),
+                ("state_max_offset_bytes", c.c_int64), ("state_sum_offset_bytes", c.c_int64),
+                ("workspace_bytes", c.c_int64), ("verdict", c.c_int32)]
+
+
+class PassInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("rows", c.c_int64), ("span_begin", c.c_int64),
+                ("span_end", c.c_int64), ("tile_begin", c.c_int64), ("tile_end", c.c_int64), ("kind", c.c_int32),
+                ("all_rows_active", c.c_int32)]
+
+
+class SpanInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("key_begin", c.c_int64), ("key_end", c.c_int64),
+                ("row_begin", c.c_int64), ("request", c.c_int32), ("continuation", c.c_int32),
+                ("first", c.c_int32), ("last", c.c_int32)]
+
+
+class Partial(c.Structure):
+    _fields_ = [("out", Tensor), ("lse", Lse)]
+
+
 class BackendOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("isa", c.c_char_p), ("num_threads", c.c_int32), ("device", c.c_int32)]
 
@@ -86,6 +118,11 @@ def lse(t):
     return Lse(t.data_ptr(), t.stride(0), t.stride(1), 0, 0)
 
 
+def space(t):
+    """A workspace: a contiguous uint8 tensor, or none."""
+    return Workspace() if t is None else Workspace(t.data_ptr(), t.numel())
+
+
 class Library:
     def __init__(self, path):
         self._lib = c.CDLL(path)
@@ -100,53 +137,118 @@ class Library:
             raise RuntimeError(f"{name}: {error.message.decode()}")
 
 
-class Backend:
-    def __init__(self, library, threads, isa="auto"):
+class Plan:
+    """A plan of one forward pass. Block tables are int32 [requests, columns] on the host."""
+
+    BRIDGE, VLLM = 0, 2
+    CONTEXT_PASS = 0
+
+    def __init__(self, library, dims, query_lens, context_lens, dtype, block_table=None, block_size=0, device=None,
+                 mode=BRIDGE, workspace_tokens=65536):
         self._library = library
+        start = torch.tensor([0] + query_lens).cumsum(0).to(torch.int32)
+        lens = torch.tensor(context_lens, dtype=torch.int32)
+        batch = sized(Batch, num_requests=len(query_lens), query_start_loc=start.data_ptr(),
+                      context_lens=lens.data_ptr(), num_cache_blocks=-1, block_size=block_size)
+        if block_table is not None:
+            batch.block_table = block_table.data_ptr()
+            batch.block_table_rows, batch.block_table_cols = block_table.shape
+            batch.block_table_row_stride = block_table.stride(0)
+        options = sized(PlanOptions, mode=mode, working_dtype=DTYPES[dtype], workspace_tokens=workspace_tokens,
+                        max_requests=1 << 16, max_query_tokens=1 << 20, max_context_tokens_per_request=1 << 20)
+        self.handle = c.c_void_p()
+        library.call("mlaprefill_plan_create", c.byref(dims), c.byref(batch), c.byref(options),
+                     None if device is None else c.byref(device), c.byref(self.handle))
+        self.info = sized(PlanInfo)
+        library.call("mlaprefill_plan_get_info", self.handle, c.byref(self.info))
+
+    def passes(self):
+        return [self._item("pass", PassInfo, index) for index in range(self.info.num_passes)]
+
+    def spans(self, one):
+        return [self._item("span", SpanInfo, index) for index in range(one.span_begin, one.span_end)]
+
+    def _item(self, name, kind, index):
+        item = sized(kind)
+        self._library.call(f"mlaprefill_plan_get_{name}", self.handle, c.c_int64(index), c.byref(item))
+        return item
+
+
+def spans_of(requests):
+    """AttentionSpan array of requests (new tokens, keys, causal offset) that follow one another."""
+    spans, q_row, k_row = (Span * len(requests))(), 0, 0
+    for span, (new, keys, offset) in zip(spans, requests):
+        span.q_row, span.q_len, span.k_row, span.k_len, span.causal_offset = q_row, new, k_row, keys, offset
+        q_row, k_row = q_row + new, k_row + keys
+    return spans
+
+
+class Backend:
+    """`stream` of every call is a cudaStream_t as an integer; a CPU backend ignores it."""
+
+    def __init__(self, library, threads=0, isa="auto", name="cpu"):
+        self.library = library
         self._handle = c.c_void_p()
         options = sized(BackendOptions, isa=isa.encode(), num_threads=threads)
-        library.call("mlaprefill_backend_open", b"cpu", c.byref(options), c.byref(self._handle))
+        library.call("mlaprefill_backend_open", name.encode(), c.byref(options), c.byref(self._handle))
 
     def description(self):
         text = c.create_string_buffer(4096)
-        self._library.call("mlaprefill_backend_description", self._handle, text, c.c_size_t(4096), None)
+        self.library.call("mlaprefill_backend_description", self._handle, text, c.c_size_t(4096), None)
         return text.value.decode()
 
-    def attention(self, q, k, v, scale, causal_offset, out, lse_out):
-        """One request: q [Tq, H, Dqk], k [Tk, H, Dqk], v [Tk, H, Dv] into out [Tq, H, Dv] and lse_out [H, Tq]."""
-        span = Span(0, q.shape[0], 0, k.shape[0], causal_offset, 0, 0)
-        args = sized(AttentionArgs, q=tensor(q), k=tensor(k), v=tensor(v), spans=c.pointer(span), num_spans=1,
-                     softmax_scale=scale, out=tensor(out), lse=lse(lse_out))
-        self._library.call("mlaprefill_attention", self._handle, c.byref(args), None)
+    def device_properties(self):
+        device = sized(DeviceProperties)
+        self.library.call("mlaprefill_backend_device_properties", self._handle, c.byref(device))
+        return device
+
+    def upload(self, plan, workspace, stream=None):
+        self.library.call("mlaprefill_upload", self._handle, plan.handle, space(workspace), c.c_void_p(stream))
+
+    def attention(self, q, k, v, scale, spans, out, lse_out, k_rope=None, plan=None, workspace=None, stream=None):
+        """Ragged attention: q [Tq, H, Dqk], k [Tk, H, Dqk] (or without its last dims, which k_rope [Tk, rope]
+        holds for every head), v [Tk, H, Dv] into out [Tq, H, Dv] and lse_out [H, Tq]. Either `spans`, or pass 0
+        of an uploaded plan."""
+        args = self._attention_args(q, k, v, scale, spans, out, lse_out, k_rope, plan, workspace)
+        self.library.call("mlaprefill_attention", self._handle, c.byref(args), c.c_void_p(stream))
+
+    def attention_workspace_bytes(self, q, k, v, scale, spans, out, lse_out, k_rope=None):
+        args = self._attention_args(q, k, v, scale, spans, out, lse_out, k_rope, None, None)
+        size = c.c_int64()
+        self.library.call("mlaprefill_attention_workspace_bytes", self._handle, c.byref(args), c.byref(size))
+        return size.value
+
+    @staticmethod
+    def _attention_args(q, k, v, scale, spans, out, lse_out, k_rope, plan, workspace):
+        args = sized(AttentionArgs, q=tensor(q), k=tensor(k), v=tensor(v), softmax_scale=scale, out=tensor(out),
+                     lse=lse(lse_out), workspace=space(workspace))
+        if spans is not None:
+            args.spans, args.num_spans = spans, len(spans)
+        if k_rope is not None:
+            args.k_rope = tensor(k_rope)
+        if plan is not None:
+            args.plan = plan.handle
+        return args
+
+    def merge(self, partials, out, lse_out, stream=None):
+        """partials: pairs of out [T, H, D] and LSE [H, T]; may run in place."""
+        array = (Partial * len(partials))(*(Partial(tensor(o), lse(l)) for o, l in partials))
+        self.library.call("mlaprefill_merge", self._handle, array, c.c_int64(len(partials)), c.byref(tensor(out)),
+                          c.byref(lse(lse_out)), c.c_void_p(stream))
 
     def layer(self, dims, kv_b_proj):
-        return Layer(self._library, self._handle, dims, kv_b_proj)
+        return Layer(self.library, self._handle, dims, kv_b_proj)
 
 
 class Layer:
     def __init__(self, library, backend, dims, kv_b_proj):
         self._library = library
-        self._dims = dims
-        self._dtype = kv_b_proj.dtype
         self._handle = c.c_void_p()
         weight = tensor(kv_b_proj)
         library.call("mlaprefill_layer_create", backend, c.byref(dims), c.byref(weight), c.byref(self._handle))
 
-    def plan(self, new_tokens, context, block_table, block_size):
-        """A plan of one request, as serving engines make it: once per forward pass."""
-        start = torch.tensor([0, new_tokens], dtype=torch.int32)
-        lens = torch.tensor([context], dtype=torch.int32)
-        batch = sized(Batch, num_requests=1, query_start_loc=start.data_ptr(), context_lens=lens.data_ptr(),
-                      block_table=block_table.data_ptr(), block_table_rows=1, block_table_cols=block_table.shape[1],
-                      block_table_row_stride=block_table.shape[1], num_cache_blocks=-1, block_size=block_size)
-        options = sized(PlanOptions, working_dtype=DTYPES[self._dtype], workspace_tokens=65536, max_requests=1,
-                        max_query_tokens=1 << 20, max_context_tokens_per_request=1 << 20)
-        plan = c.c_void_p()
-        self._library.call("mlaprefill_plan_create", c.byref(self._dims), c.byref(batch), c.byref(options), None,
-                           c.byref(plan))
-        return plan
-
-    def run(self, plan, q, latent, rope, cache, out, lse_out):
-        args = sized(LayerArgs, q=tensor(q), kv_latent=tensor(latent), k_rope=tensor(rope),
-                     cache=KvCache(tensor(cache), 1.0, 0), out=tensor(out), lse=lse(lse_out))
-        self._library.call("mlaprefill_layer_run", self._handle, plan, c.byref(args), None)
+    def run(self, plan, q, latent, rope, cache, out, lse_out, workspace=None, stream=None):
+        args = sized(LayerArgs, q=tensor(q), kv_latent=tensor(latent), k_rope=tensor(rope), out=tensor(out),
+                     lse=lse(lse_out), workspace=space(workspace))
+        args.cache = KvCache(Tensor() if cache is None else tensor(cache), 1.0, 0)
+        self._library.call("mlaprefill_layer_run", self._handle, plan.handle, c.byref(args), c.c_void_p(stream))

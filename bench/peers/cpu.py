@@ -46,10 +46,10 @@ class Attention:
         return (scores.softmax(-1) @ v).transpose(0, 1)
 
     def ours(self, backend):
-        offset = 0 if self.causal else capi.NOT_CAUSAL
+        spans = capi.spans_of([(self.new, self.k.shape[0], 0 if self.causal else capi.NOT_CAUSAL)])
 
         def run():
-            backend.attention(self.q, self.k, self.v, SCALE, offset, self.out, self.lse)
+            backend.attention(self.q, self.k, self.v, SCALE, spans, self.out, self.lse)
             return self.out
 
         return run
@@ -116,7 +116,7 @@ class Layer:
         dims = capi.sized(capi.Dims, num_heads=HEADS, kv_lora_rank=RANK, qk_nope_head_dim=NOPE,
                           qk_rope_head_dim=ROPE, v_head_dim=V_DIM, softmax_scale=SCALE)
         layer = backend.layer(dims, self.weight)
-        plan = layer.plan(self.new, self.context, self.block_table, BLOCK)
+        plan = capi.Plan(backend.library, dims, [self.new], [self.context], self.q.dtype, self.block_table, BLOCK)
 
         def run():
             layer.run(plan, self.q, self.latent, self.rope, self.cache, self.out, self.lse)
