@@ -23,6 +23,7 @@ struct Flash::Block {
   int64_t rows = 0;
   int64_t key = 0;
   int64_t keys = 0;
+  bool started = false;  ///< out_ holds these rows' sums so far
 };
 
 // The sign of the scale, and a scale of zero, go into the queries: exact, and the kernels see a positive
@@ -73,9 +74,11 @@ void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
     p_ = p_buffer_.reserve<std::byte>(block_rows * p_stride_ * kernels.operand_bytes);
   }
   trims_ = trim_buffer_.reserve<int32_t>(4 * block_rows);
+  const int64_t num_blocks = ceil_div(rows, kernels.query_block);
+  started_ = started_buffer_.reserve<bool>(num_blocks);
+  std::fill_n(started_, num_blocks, queries.resume);
 
   convert_queries();
-  std::memset(out_, 0, static_cast<size_t>(padded_rows * out_stride_) * sizeof(float));
   if (queries.resume) {
     for (int64_t i = 0; i < rows; ++i) {
       std::memcpy(out_ + i * out_stride_, queries.state_out + i * queries.state_out_stride,
@@ -119,10 +122,13 @@ void Flash::attend(const KeyChunk& chunk) {
     const int64_t first_key = std::max(visible_begin_[row], chunk.key_begin);
     const int64_t end_key = std::min(visible_end_[row + block.rows - 1], chunk.key_end);
     if (first_key >= end_key) continue;
+    bool& started = started_[row / query_block];
     const int64_t skipped = (first_key - chunk.key_begin) / kPanelColumns * kPanelColumns;
     for (block.key = chunk.key_begin + skipped; block.key < end_key; block.key += shape_.key_block) {
       block.keys = std::min(shape_.key_block, round_up(end_key - block.key, kPanelColumns));
+      block.started = started;
       attend_block(chunk, block);
+      started = true;
     }
   }
 }
@@ -132,13 +138,14 @@ void Flash::attend_block(const KeyChunk& chunk, const Block& block) {
   multiply_keys(chunk, block);
   take_softmax(block);
   if (needs_exact_values(chunk, block)) {
+    if (!block.started) clear_output(block.row, block.rows);
     multiply_values_exactly(chunk, block);
   } else {
     multiply_values(chunk, block);
   }
 }
 
-/// Every row's visible scores within the block, and the whole panels any row of its strip sees.
+/// Every row's visible scores within the block, and the columns any row of its strip sees.
 void Flash::trim_strips(const Block& block) {
   int32_t* begin = trims_;
   int32_t* end = begin + block.rows;
@@ -149,11 +156,11 @@ void Flash::trim_strips(const Block& block) {
     begin[i] = static_cast<int32_t>(std::clamp<int64_t>(visible_begin_[row] - block.key, 0, block.keys));
     end[i] = static_cast<int32_t>(std::clamp<int64_t>(visible_end_[row] - block.key, 0, block.keys));
   }
-  constexpr auto kPanel = static_cast<int32_t>(kPanelColumns);
+  const auto trim = static_cast<int32_t>(shape_.kernels->trim_columns);
   for (int64_t i = 0; i < block.rows; i += shape_.kernels->strip_rows) {
     const int64_t strip_end = std::min(i + shape_.kernels->strip_rows, block.rows);
-    int32_t first = begin[i] / kPanel * kPanel;
-    const int32_t last = (end[strip_end - 1] + kPanel - 1) / kPanel * kPanel;
+    int32_t first = begin[i] / trim * trim;
+    const int32_t last = (end[strip_end - 1] + trim - 1) / trim * trim;
     first = std::min(first, last);
     std::fill(column_begin + i, column_begin + strip_end, first);
     std::fill(column_end + i, column_end + strip_end, last);
@@ -180,22 +187,25 @@ void Flash::multiply_keys(const KeyChunk& chunk, const Block& block) {
   args.num_segments = shape_.depths[1] > 0 ? 2 : 1;
   args.c_stride = score_stride_;
   for (int64_t column = 0; column < block.keys; column += kPanelColumns) {
-    int64_t row = 0;
-    while (row < block.rows && column_end[row] <= column) row += kernels.strip_rows;
-    int64_t end_row = row;
-    while (end_row < block.rows && column_begin[end_row] <= column) end_row += kernels.strip_rows;
-    args.rows = std::min(end_row, block.rows) - row;
-    if (args.rows <= 0) continue;
-    args.columns = std::min(kPanelColumns, chunk.key_end - block.key - column);
+    const int64_t keys = std::min(kPanelColumns, chunk.key_end - block.key - column);
+    const auto wanted = [&](int64_t row) {
+      return column_begin[row] < column + kPanelColumns ? std::min(column_end[row] - column, keys) : 0;
+    };
     const int64_t panel = (block.key - chunk.key_begin + column) / kPanelColumns;
-    const std::byte* q = q_ + (block.row + row) * q_stride_ * kernels.operand_bytes;
-    for (int part = 0; part < args.num_segments; ++part) {
-      const int64_t depth = shape_.padded_depth(part);
-      args.segments[part] = {q, chunk.keys[part] + panel * shape_.key_panel_bytes(part), q_stride_, depth};
-      q += depth * kernels.operand_bytes;
+    for (int64_t row = 0, next = 0; row < block.rows; row = next) {
+      args.columns = wanted(row);
+      for (next = row; next < block.rows && wanted(next) == args.columns;) next += kernels.strip_rows;
+      if (args.columns <= 0) continue;
+      args.rows = std::min(next, block.rows) - row;
+      const std::byte* q = q_ + (block.row + row) * q_stride_ * kernels.operand_bytes;
+      for (int part = 0; part < args.num_segments; ++part) {
+        const int64_t depth = shape_.padded_depth(part);
+        args.segments[part] = {q, chunk.keys[part] + panel * shape_.key_panel_bytes(part), q_stride_, depth};
+        q += depth * kernels.operand_bytes;
+      }
+      args.c = scores_ + row * score_stride_ + column;
+      kernels.multiply(args);
     }
-    args.c = scores_ + row * score_stride_ + column;
-    kernels.multiply(args);
   }
 }
 
@@ -225,21 +235,27 @@ void Flash::multiply_values(const KeyChunk& chunk, const Block& block) {
   const int32_t* column_begin = trims_ + 2 * block.rows;
   const int32_t* column_end = column_begin + block.rows;
   MultiplyArgs args;
-  args.accumulate = true;
+  args.accumulate = block.started;
   args.c_stride = out_stride_;
-  for (int64_t v = 0; v < shape_.v_columns; v += kPanelColumns) {
-    const std::byte* panel = chunk.values + v / kPanelColumns * chunk.value_panel_bytes +
-                             (block.key - chunk.key_begin) * key_bytes;
-    for (int64_t row = 0, next = 0; row < block.rows; row = next) {
-      next = next_trim(block, row);
-      const int64_t first = column_begin[row];
-      args.rows = next - row;
+  for (int64_t row = 0, next = 0; row < block.rows; row = next) {
+    next = next_trim(block, row);
+    const int64_t first = column_begin[row];
+    const int64_t depth = column_end[row] - first;
+    args.rows = next - row;
+    if (depth == 0 && !block.started) clear_output(block.row + row, args.rows);
+    for (int64_t v = 0; v < shape_.v_columns && depth > 0; v += kPanelColumns) {
+      const std::byte* panel = chunk.values + v / kPanelColumns * chunk.value_panel_bytes +
+                               (block.key - chunk.key_begin) * key_bytes;
       args.segments[0] = {p_ + (row * p_stride_ + first) * kernels.operand_bytes, panel + first * key_bytes,
-                          p_stride_, column_end[row] - first};
+                          p_stride_, depth};
       args.c = out_ + (block.row + row) * out_stride_ + v;
-      if (args.segments[0].depth > 0) kernels.multiply(args);
+      kernels.multiply(args);
     }
   }
+}
+
+void Flash::clear_output(int64_t row, int64_t rows) {
+  std::memset(out_ + row * out_stride_, 0, static_cast<size_t>(rows * out_stride_) * sizeof(float));
 }
 
 /// Whether a value that is not finite lies in a panel that some row of the block must not see all of: the
@@ -289,6 +305,10 @@ void Flash::add_visible_values(const KeyChunk& chunk, const Block& block, int64_
 }
 
 void Flash::finish() {
+  const int64_t query_block = shape_.kernels->query_block;
+  for (int64_t row = 0; row < queries_.rows; row += query_block) {
+    if (!started_[row / query_block]) clear_output(row, std::min(query_block, queries_.rows - row));
+  }
   if (queries_.store_state) return write_state();
   write_lse();
   write_output();

@@ -88,6 +88,7 @@ class Flash {
   void multiply_values(const KeyChunk& chunk, const Block& block);
   void multiply_values_exactly(const KeyChunk& chunk, const Block& block);
   void add_visible_values(const KeyChunk& chunk, const Block& block, int64_t panel);
+  void clear_output(int64_t row, int64_t rows);
   bool needs_exact_values(const KeyChunk& chunk, const Block& block) const;
   float query_factor() const;
   void write_output();
@@ -111,9 +112,10 @@ class Flash {
   int64_t score_stride_ = 0;
   int64_t p_stride_ = 0;
   int32_t* trims_ = nullptr;  ///< visible begin and end, column begin and end of each row of a block
+  bool* started_ = nullptr;   ///< for each query block: out_ holds sums
 
   AlignedBuffer visible_buffer_, out_buffer_, state_buffer_, q_buffer_, score_buffer_, p_buffer_,
-      trim_buffer_;
+      trim_buffer_, started_buffer_;
 };
 
 }  // namespace mlaprefill::cpu

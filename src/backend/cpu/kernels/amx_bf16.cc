@@ -121,6 +121,7 @@ constexpr KernelTable amx_table() {
   table.depth_multiple = kTileDepth;
   table.row_multiple = kTileRowsAmx;
   table.strip_rows = 32;
+  table.trim_columns = kTileDepth;
   table.query_block = 128;
   table.enter = configure_tiles;
   table.leave = release_tiles;

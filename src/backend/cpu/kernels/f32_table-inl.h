@@ -46,6 +46,7 @@ constexpr KernelTable f32_table(IsaLevel level) {
           .depth_multiple = 1,
           .row_multiple = 1,
           .strip_rows = 24,
+          .trim_columns = 16,
           .query_block = 96,
           .key_block = 256,
           .enter = do_nothing,

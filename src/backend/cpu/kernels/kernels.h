@@ -55,8 +55,8 @@ struct MultiplyArgs {
 
 /// One step of the online softmax over a block of scores. Row i sees scores [visible_begin[i],
 /// visible_end[i]); its probabilities go to columns [column_begin[i], column_end[i]) of p, 0 where not
-/// visible. Both column bounds are multiples of 64. Scores outside the visible range may be anything and are
-/// overwritten.
+/// visible. Both column bounds are multiples of trim_columns. Scores outside the visible range may be
+/// anything and are overwritten.
 struct SoftmaxArgs {
   int64_t rows = 0;
   float* scores = nullptr;
@@ -94,6 +94,7 @@ struct KernelTable {
   int64_t depth_multiple;  ///< GEMM depths are padded with zeros to a multiple of this many elements
   int64_t row_multiple;    ///< rows the GEMM writes at once even where fewer are asked for
   int64_t strip_rows;      ///< rows that share one causal trim
+  int64_t trim_columns;    ///< keys a causal trim is a multiple of; divides 64
   int64_t query_block;     ///< preferred query rows of a block, a multiple of strip_rows
   int64_t key_block;       ///< preferred keys of a block, a multiple of 64
 

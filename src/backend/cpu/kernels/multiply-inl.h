@@ -4,9 +4,6 @@
 
 #include "backend/cpu/kernels/vector-inl.h"
 
-// Loops over a register tile have constant bounds and must be unrolled for the tile to stay in registers.
-#define MLAPREFILL_UNROLL _Pragma("GCC unroll 8")
-
 namespace mlaprefill::cpu {
 namespace {
 

@@ -16,27 +16,46 @@ HWY_INLINE uint32_t load_word(const void* words, int64_t index) {
   return word;
 }
 
-/// Transposes 4 words of each of 4 rows into 4 panel rows, 4 columns wide.
-HWY_INLINE void transpose_4x4(const uint32_t* const rows[4], int64_t word, uint32_t* panel) {
+// Rows transposed at once: 4 for each 16-byte block of a vector.
+constexpr int64_t kTransposedRows = kLanes < 4 ? 4 : kLanes;
+
 #if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, int64_t word, uint32_t* panel) {
   for (int64_t w = 0; w < 4; ++w) {
-    for (int64_t r = 0; r < 4; ++r) panel[w * kPanelColumns + r] = load_word(rows[r], word + w);
+    for (int64_t r = 0; r < count; ++r) panel[w * kPanelColumns + r] = load_word(rows[r], word + w);
   }
-#else
-  const hn::CappedTag<uint32_t, 4> d32;
-  const hn::Repartition<uint64_t, decltype(d32)> d64;
-  const auto a = hn::LoadU(d32, rows[0] + word), b = hn::LoadU(d32, rows[1] + word);
-  const auto c = hn::LoadU(d32, rows[2] + word), d = hn::LoadU(d32, rows[3] + word);
-  const auto ab01 = hn::BitCast(d64, hn::InterleaveLower(d32, a, b));
-  const auto cd01 = hn::BitCast(d64, hn::InterleaveLower(d32, c, d));
-  const auto ab23 = hn::BitCast(d64, hn::InterleaveUpper(d32, a, b));
-  const auto cd23 = hn::BitCast(d64, hn::InterleaveUpper(d32, c, d));
-  hn::StoreU(hn::BitCast(d32, hn::InterleaveLower(d64, ab01, cd01)), d32, panel);
-  hn::StoreU(hn::BitCast(d32, hn::InterleaveUpper(d64, ab01, cd01)), d32, panel + kPanelColumns);
-  hn::StoreU(hn::BitCast(d32, hn::InterleaveLower(d64, ab23, cd23)), d32, panel + 2 * kPanelColumns);
-  hn::StoreU(hn::BitCast(d32, hn::InterleaveUpper(d64, ab23, cd23)), d32, panel + 3 * kPanelColumns);
-#endif
 }
+#else
+/// 4 words of rows r, r + 4, r + 8 ..., one row in each 16-byte block.
+HWY_INLINE WordVec load_blocks(const uint32_t* const* rows, int64_t r, int64_t word) {
+  WordVec blocks = hn::LoadDup128(kWords, rows[r] + word);
+  MLAPREFILL_UNROLL
+  for (int64_t block = 1; block < kLanes / 4; ++block) {
+    const auto before = hn::FirstN(kWords, static_cast<size_t>(4 * block));
+    blocks = hn::IfThenElse(before, blocks, hn::LoadDup128(kWords, rows[r + 4 * block] + word));
+  }
+  return blocks;
+}
+
+/// Transposes 4 words of each of kTransposedRows rows into 4 panel rows; rows from `count` on become 0.
+HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, int64_t word, uint32_t* panel) {
+  const hn::Repartition<uint64_t, WordTag> pairs;
+  const WordVec a = load_blocks(rows, 0, word), b = load_blocks(rows, 1, word);
+  const WordVec c = load_blocks(rows, 2, word), d = load_blocks(rows, 3, word);
+  const auto ab01 = hn::BitCast(pairs, hn::InterleaveLower(kWords, a, b));
+  const auto cd01 = hn::BitCast(pairs, hn::InterleaveLower(kWords, c, d));
+  const auto ab23 = hn::BitCast(pairs, hn::InterleaveUpper(kWords, a, b));
+  const auto cd23 = hn::BitCast(pairs, hn::InterleaveUpper(kWords, c, d));
+  const auto real = hn::FirstN(kWords, static_cast<size_t>(count));
+  const auto store = [&](auto words, int64_t w) {
+    hn::StoreU(hn::IfThenElseZero(real, hn::BitCast(kWords, words)), kWords, panel + w * kPanelColumns);
+  };
+  store(hn::InterleaveLower(pairs, ab01, cd01), 0);
+  store(hn::InterleaveUpper(pairs, ab01, cd01), 1);
+  store(hn::InterleaveLower(pairs, ab23, cd23), 2);
+  store(hn::InterleaveUpper(pairs, ab23, cd23), 3);
+}
+#endif
 
 template <typename Storage>
 void pack_transposed(const void* rows, int64_t row_stride, int64_t count, int64_t columns, void* panel) {
@@ -46,16 +65,16 @@ void pack_transposed(const void* rows, int64_t row_stride, int64_t count, int64_
     return reinterpret_cast<const uint32_t*>(static_cast<const Storage*>(rows) + r * row_stride);
   };
   if (count < kPanelColumns) zero_words(target, words * kPanelColumns);
-  int64_t r = 0;
-  for (; r + 4 <= count; r += 4) {
-    const uint32_t* const group[4] = {word_row(r), word_row(r + 1), word_row(r + 2), word_row(r + 3)};
-    for (const uint32_t* row : group) {
-      prefetch_row(row, kPrefetchRows * row_stride * static_cast<int64_t>(sizeof(Storage)), words * 4);
+  for (int64_t r = 0; r < count; r += kTransposedRows) {
+    const int64_t group_rows = count - r < kTransposedRows ? count - r : kTransposedRows;
+    const uint32_t* group[kTransposedRows];
+    for (int64_t i = 0; i < kTransposedRows; ++i) {
+      group[i] = word_row(i < group_rows ? r + i : r);
+      prefetch_row(group[i], kPrefetchRows * row_stride * static_cast<int64_t>(sizeof(Storage)), words * 4);
     }
-    for (int64_t w = 0; w < words; w += 4) transpose_4x4(group, w, target + w * kPanelColumns + r);
-  }
-  for (; r < count; ++r) {
-    for (int64_t w = 0; w < words; ++w) target[w * kPanelColumns + r] = load_word(word_row(r), w);
+    for (int64_t w = 0; w < words; w += 4) {
+      transpose_4_words(group, group_rows, w, target + w * kPanelColumns + r);
+    }
   }
 }
 

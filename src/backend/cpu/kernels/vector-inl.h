@@ -11,6 +11,9 @@
 #include "backend/cpu/kernels/kernels.h"
 #include "core/float_formats.h"
 
+// Loops over registers have constant bounds and must be unrolled for their arrays to stay there.
+#define MLAPREFILL_UNROLL _Pragma("GCC unroll 8")
+
 namespace mlaprefill::cpu {
 namespace {
 
