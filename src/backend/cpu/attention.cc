@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t kChunkBytes = 640 * 1024;
 // Cost of packing one key and value, in visible pairs.
 constexpr double kPackCostPairs = 40.0;
-// Pieces a worker should find to choose from, so that the last ones to end differ little.
-constexpr double kPiecesPerWorker = 4.0;
 
 FlashShape flash_shape(const CallResources& resources, const AttentionArgs& args) {
   FlashShape shape;
@@ -108,12 +106,20 @@ void attend_piece(const AttentionArgs& args, const FlashShape& shape, WorkerScra
 
 void attention(CallResources& resources, const AttentionArgs& args) {
   const FlashShape shape = flash_shape(resources, args);
-  Pool<TaskQueue>::Lease queue(resources.queues);
-  make_pieces(args, *shape.kernels, resources.workers.size(), queue->pieces());
-  queue->start(args.q.shape[1]);
-  run_tasks(resources, *shape.kernels, *queue, [&](WorkerScratch& scratch, const TaskQueue::Task& task) {
-    attend_piece(args, shape, scratch, task);
-  });
+  Pool<CallScratch>::Lease scratch(resources.calls);
+  TaskQueue& queue = scratch->queue;
+  make_pieces(args, *shape.kernels, resources.workers.size(), queue.pieces());
+  queue.start(args.q.shape[1]);
+  int64_t keys = 0;
+  for (const AttentionSpan& span : args.spans) keys = std::max(keys, span.k_len);
+  keys = std::min(keys, chunk_keys(shape));
+  run_tasks(
+      resources, *shape.kernels, *scratch,
+      [&](WorkerScratch& worker) {
+        worker.flash.reserve(shape, queue.most_rows());
+        worker.packer.reserve(shape, keys);
+      },
+      [&](WorkerScratch& worker, const TaskQueue::Task& task) { attend_piece(args, shape, worker, task); });
 }
 
 }  // namespace mlaprefill::cpu

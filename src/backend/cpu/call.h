@@ -20,8 +20,17 @@ namespace mlaprefill::cpu {
 
 /// Buffers of one panel of keys being expanded.
 struct ExpandScratch {
+  void reserve(const MlaDims& dims, const PackedWeights& weights);
+
   UpProjection product;
-  AlignedBuffer latents, rope, rows, panel, transposed;
+  float* latents = nullptr;
+  float* rope = nullptr;
+  std::byte* rows = nullptr;  ///< the latents in the up-projection's operand type
+  std::byte* panel = nullptr;
+  float* transposed = nullptr;
+
+ private:
+  AlignedBuffer latent_buffer_, rope_buffer_, row_buffer_, panel_buffer_, transposed_buffer_;
 };
 
 /// Scratch of one worker during one call.
@@ -38,6 +47,14 @@ struct LayerScratch {
   LatentStore latents;
 };
 
+/// Scratch of one call. A worker's part is sized for any of the call's tasks before they start, so that which
+/// worker meets which task never decides whether memory is allocated.
+struct CallScratch {
+  TaskQueue queue;
+  LayerScratch layer;
+  std::vector<WorkerScratch> workers;
+};
+
 struct CallResources {
   CallResources(IsaLevel level_, int32_t num_threads) : level(level_), workers(num_threads) {}
 
@@ -45,9 +62,7 @@ struct CallResources {
 
   IsaLevel level;
   Workers workers;
-  Pool<TaskQueue> queues;
-  Pool<WorkerScratch> scratch;
-  Pool<LayerScratch> layers;
+  Pool<CallScratch> calls;
 };
 
 /// Runs body(i) for every i below `count`, in any order, on as many workers as there is work for.
@@ -60,21 +75,26 @@ void run_indexed(CallResources& resources, int64_t count, const Body& body) {
   resources.workers.run(static_cast<int32_t>(std::min<int64_t>(resources.workers.size(), count)), worker);
 }
 
-/// Runs body(scratch, task) for every task of the queue on as many workers as there is work for, between the
-/// enter and leave of the kernels.
-template <typename Body>
-void run_tasks(CallResources& resources, const KernelTable& kernels, TaskQueue& queue, const Body& body) {
-  auto worker = [&] {
-    TaskQueue::Task task = queue.pop();
-    if (task.piece == nullptr) return;
-    Pool<WorkerScratch>::Lease scratch(resources.scratch);
+/// Runs body(worker scratch, task) for every task of the call's queue on as many workers as there is work
+/// for, between the enter and leave of the kernels. reserve(worker scratch) sizes the scratch of each first.
+template <typename Reserve, typename Body>
+void run_tasks(CallResources& resources, const KernelTable& kernels, CallScratch& scratch,
+               const Reserve& reserve, const Body& body) {
+  const int64_t count = std::min<int64_t>(resources.workers.size(), scratch.queue.size());
+  if (count == 0) return;
+  scratch.workers.resize(static_cast<size_t>(resources.workers.size()));
+  for (WorkerScratch& worker : scratch.workers) reserve(worker);
+  std::atomic<size_t> next_worker = 0;
+  auto work = [&] {
+    WorkerScratch& worker = scratch.workers[next_worker.fetch_add(1)];
     const FlushDenormals flush;
     kernels.enter();
-    for (; task.piece != nullptr; task = queue.pop()) body(*scratch, task);
+    for (TaskQueue::Task task = scratch.queue.pop(); task.piece != nullptr; task = scratch.queue.pop()) {
+      body(worker, task);
+    }
     kernels.leave();
   };
-  const int64_t count = std::min<int64_t>(resources.workers.size(), queue.size());
-  if (count > 0) resources.workers.run(static_cast<int32_t>(count), worker);
+  resources.workers.run(static_cast<int32_t>(count), work);
 }
 
 /// The operations of the backend. Arguments have been validated.

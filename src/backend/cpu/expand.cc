@@ -51,33 +51,29 @@ class PanelExpander {
  private:
   void gather(const LatentSource& source, int64_t request, int64_t key_begin, int64_t key_end) {
     const int64_t rank = dims_.kv_lora_rank, rope = dims_.qk_rope_head_dim;
-    auto* latents = scratch_.latents.reserve<float>(kPanelColumns * rank);
-    auto* rope_rows = scratch_.rope.reserve<float>(kPanelColumns * rope);
-    source.read(request, key_begin, key_end, {&f32_, reinterpret_cast<std::byte*>(latents), rank, rank},
-                {&f32_, reinterpret_cast<std::byte*>(rope_rows), rope, rope});
-    write_rows(f32_, latents, rank, count_, rank, args_.latent, element(args_.latent, row_, 0, 0));
-    write_rows(f32_, rope_rows, rope, count_, rope, args_.latent, element(args_.latent, row_, 0, rank));
+    source.read(request, key_begin, key_end,
+                {&f32_, reinterpret_cast<std::byte*>(scratch_.latents), rank, rank},
+                {&f32_, reinterpret_cast<std::byte*>(scratch_.rope), rope, rope});
+    write_rows(f32_, scratch_.latents, rank, count_, rank, args_.latent, element(args_.latent, row_, 0, 0));
+    write_rows(f32_, scratch_.rope, rope, count_, rope, args_.latent, element(args_.latent, row_, 0, rank));
 
     const KernelTable& kernels = weights_.kernels();
     stride_ = row_stride(weights_.padded_rank(), kernels.operand_bytes);
-    rows_ = scratch_.rows.reserve<std::byte>(kPanelColumns * stride_ * kernels.operand_bytes);
     ConvertArgs convert;
-    convert.source = latents;
+    convert.source = scratch_.latents;
     convert.source_stride = rank;
     convert.rows = count_;
     convert.columns = rank;
     convert.padded_columns = weights_.padded_rank();
-    convert.target = rows_;
+    convert.target = scratch_.rows;
     convert.target_stride = stride_;
     kernels.convert_rows(convert);
-    panel_ =
-        scratch_.panel.reserve<std::byte>(weights_.padded_rank() * kPanelColumns * kernels.operand_bytes);
-    kernels.pack_transposed(rows_, stride_, count_, weights_.padded_rank(), panel_);
+    kernels.pack_transposed(scratch_.rows, stride_, count_, weights_.padded_rank(), scratch_.panel);
   }
 
   void expand_keys(int64_t head) {
-    const float* product = scratch_.product.keys(weights_, dims_, panel_, count_, head);
-    auto* block = scratch_.transposed.reserve<float>(kPanelColumns * kPanelColumns);
+    const float* product = scratch_.product.keys(weights_, dims_, scratch_.panel, count_, head);
+    float* block = scratch_.transposed;
     for (int64_t column = 0; column < dims_.qk_nope_head_dim; column += kPanelColumns) {
       const int64_t columns = std::min(kPanelColumns, dims_.qk_nope_head_dim - column);
       f32_.pack_transposed(product + column * UpProjection::kStride, UpProjection::kStride, columns,
@@ -91,7 +87,7 @@ class PanelExpander {
     for (int64_t column = 0; column < dims_.v_head_dim; column += kPanelColumns) {
       const int64_t columns = std::min<int64_t>(kPanelColumns, dims_.v_head_dim - column);
       const float* product =
-          scratch_.product.values(weights_, rows_, stride_, count_, head, column / kPanelColumns);
+          scratch_.product.values(weights_, scratch_.rows, stride_, count_, head, column / kPanelColumns);
       write_rows(f32_, product, UpProjection::kStride, count_, columns, args_.expanded,
                  element(args_.expanded, row_, head, dims_.qk_nope_head_dim + column));
     }
@@ -105,11 +101,20 @@ class PanelExpander {
   int64_t count_ = 0;
   int64_t row_ = 0;
   int64_t stride_ = 0;
-  std::byte* rows_ = nullptr;
-  std::byte* panel_ = nullptr;
 };
 
 }  // namespace
+
+void ExpandScratch::reserve(const MlaDims& dims, const PackedWeights& weights) {
+  const int64_t operand_bytes = weights.kernels().operand_bytes;
+  const int64_t rank = weights.padded_rank();
+  product.reserve(dims);
+  latents = latent_buffer_.reserve<float>(kPanelColumns * dims.kv_lora_rank);
+  rope = rope_buffer_.reserve<float>(kPanelColumns * dims.qk_rope_head_dim);
+  rows = row_buffer_.reserve<std::byte>(kPanelColumns * row_stride(rank, operand_bytes) * operand_bytes);
+  panel = panel_buffer_.reserve<std::byte>(kPanelColumns * rank * operand_bytes);
+  transposed = transposed_buffer_.reserve<float>(kPanelColumns * kPanelColumns);
+}
 
 void expand(CallResources& resources, const ExpandArgs& args) {
   const Plan& plan = *args.plan;
@@ -120,8 +125,8 @@ void expand(CallResources& resources, const ExpandArgs& args) {
   const LatentSource source(plan, args.cache, args.kv_latent, args.k_rope);
   const Pass& pass = plan.passes[static_cast<size_t>(args.pass)];
 
-  Pool<TaskQueue>::Lease queue(resources.queues);
-  std::vector<Piece>& pieces = queue->pieces();
+  Pool<CallScratch>::Lease scratch(resources.calls);
+  std::vector<Piece>& pieces = scratch->queue.pieces();
   pieces.clear();
   for (int64_t s = pass.span_begin; s < pass.span_end; ++s) {
     const Span& span = plan.spans[static_cast<size_t>(s)];
@@ -129,13 +134,16 @@ void expand(CallResources& resources, const ExpandArgs& args) {
       pieces.push_back({s, key, std::min(kPanelColumns, span.key_end - key), 1.0});
     }
   }
-  queue->start(1);
-  run_tasks(resources, packed.kernels(), *queue, [&](WorkerScratch& scratch, const TaskQueue::Task& task) {
-    const Piece& piece = *task.piece;
-    PanelExpander(args, packed, f32, scratch.expand)
-        .run(source, plan.spans[static_cast<size_t>(piece.source)], piece.query_begin,
-             piece.query_begin + piece.query_rows);
-  });
+  scratch->queue.start(1);
+  run_tasks(
+      resources, packed.kernels(), *scratch,
+      [&](WorkerScratch& worker) { worker.expand.reserve(plan.dims, packed); },
+      [&](WorkerScratch& worker, const TaskQueue::Task& task) {
+        const Piece& piece = *task.piece;
+        PanelExpander(args, packed, f32, worker.expand)
+            .run(source, plan.spans[static_cast<size_t>(piece.source)], piece.query_begin,
+                 piece.query_begin + piece.query_rows);
+      });
 }
 
 }  // namespace mlaprefill::cpu

@@ -48,11 +48,8 @@ FlashQueries flash_queries(const ConstTensor& q, const Tensor& out, const LseVie
   return queries;
 }
 
-void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
-  shape_ = shape;
-  queries_ = queries;
+void Flash::reserve(const FlashShape& shape, int64_t rows) {
   const KernelTable& kernels = *shape.kernels;
-  const int64_t rows = queries.rows;
   const int64_t padded_rows = round_up(rows, kernels.row_multiple);
   const int64_t block_rows = std::min(padded_rows, kernels.query_block);
 
@@ -76,8 +73,14 @@ void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
   trims_ = trim_buffer_.reserve<int32_t>(4 * block_rows);
   const int64_t num_blocks = ceil_div(rows, kernels.query_block);
   started_ = started_buffer_.reserve<bool>(num_blocks);
-  std::fill_n(started_, num_blocks, queries.resume);
+}
 
+void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
+  const int64_t rows = queries.rows;
+  shape_ = shape;
+  queries_ = queries;
+  reserve(shape, rows);
+  std::fill_n(started_, ceil_div(rows, shape.kernels->query_block), queries.resume);
   convert_queries();
   if (queries.resume) {
     for (int64_t i = 0; i < rows; ++i) {

@@ -67,6 +67,8 @@ FlashQueries flash_queries(const ConstTensor& q, const Tensor& out, const LseVie
 /// One task. visible_begin() and visible_end() are filled by the caller after begin(); both never decrease.
 class Flash {
  public:
+  /// Allocates all that tasks of up to `rows` rows need.
+  void reserve(const FlashShape& shape, int64_t rows);
   void begin(const FlashShape& shape, const FlashQueries& queries);
 
   /// Row i sees keys [visible_begin()[i], visible_end()[i]).

@@ -134,21 +134,31 @@ void pack_latents(CallResources& resources, const Layer& layer) {
 void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
   const Plan& plan = *args.plan;
   const auto& weights = static_cast<const CpuWeights&>(*args.weights);
-  Pool<LayerScratch>::Lease scratch(resources.layers);
-  group_requests(plan, scratch->groups);
-  if (scratch->groups.empty()) return;
+  Pool<CallScratch>::Lease scratch(resources.calls);
+  const std::vector<RequestGroup>& groups = scratch->layer.groups;
+  group_requests(plan, scratch->layer.groups);
+  if (groups.empty()) return;
   const FlashShape shape = flash_shape(resources, args);
-  const Layer layer{args,  plan,     weights.packed(operand_for(resources.level, plan, weights.dtype())),
-                    shape, *scratch, chunk_keys(plan, shape)};
+  const Layer layer{
+      args,  plan,           weights.packed(operand_for(resources.level, plan, weights.dtype())),
+      shape, scratch->layer, chunk_keys(plan, shape)};
   pack_latents(resources, layer);
 
-  Pool<TaskQueue>::Lease queue(resources.queues);
-  make_pieces(layer, resources.workers.size(), queue->pieces());
-  queue->start(plan.dims.num_heads);
+  TaskQueue& queue = scratch->queue;
+  make_pieces(layer, resources.workers.size(), queue.pieces());
+  queue.start(plan.dims.num_heads);
+  int64_t keys = 0;
+  for (const RequestGroup& group : groups) keys = std::max(keys, group.keys);
+  keys = std::min(keys, layer.chunk_keys);
   // Both kinds of kernels may run in one task; only those of the widest operand need bracketing.
   const KernelTable& bracket = resources.kernels(bf16_operand(resources.level));
-  run_tasks(resources, bracket, *queue,
-            [&](WorkerScratch& worker, const TaskQueue::Task& task) { attend_piece(layer, worker, task); });
+  run_tasks(
+      resources, bracket, *scratch,
+      [&](WorkerScratch& worker) {
+        worker.flash.reserve(shape, queue.most_rows());
+        worker.projector.reserve(shape, plan.dims, keys);
+      },
+      [&](WorkerScratch& worker, const TaskQueue::Task& task) { attend_piece(layer, worker, task); });
 }
 
 }  // namespace mlaprefill::cpu

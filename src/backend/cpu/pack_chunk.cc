@@ -13,26 +13,35 @@ HeadRows head_rows(const ConstTensor& tensor, int64_t first_row, int64_t head) {
   return rows;
 }
 
+void ChunkPacker::reserve(const FlashShape& shape, int64_t keys) {
+  const int64_t panels = ceil_div(keys, kPanelColumns);
+  const int64_t operand_bytes = shape.kernels->operand_bytes;
+  for (int part = 0; part < 2; ++part) {
+    keys_[part] = key_buffer_[part].reserve<std::byte>(panels * shape.key_panel_bytes(part));
+  }
+  values_ =
+      value_buffer_.reserve<std::byte>(panels * kPanelColumns * shape.padded_v_columns() * operand_bytes);
+  finite_ = finite_buffer_.reserve<bool>(panels);
+  const int64_t columns = std::max({shape.padded_depth(0), shape.padded_depth(1), shape.v_columns});
+  rows_ = row_buffer_.reserve<std::byte>(kPanelColumns * columns * operand_bytes);
+}
+
 KeyChunk ChunkPacker::pack(const FlashShape& shape, const HeadRows keys[2], const HeadRows& values,
                            int64_t key_begin, int64_t key_end) {
-  const KernelTable& kernels = *shape.kernels;
-  const int64_t panels = round_up(key_end - key_begin, kPanelColumns) / kPanelColumns;
+  reserve(shape, key_end - key_begin);
+  const int64_t panels = ceil_div(key_end - key_begin, kPanelColumns);
   KeyChunk chunk;
   chunk.key_begin = key_begin;
   chunk.key_end = key_end;
   for (int part = 0; part < 2; ++part) {
     if (shape.depths[part] == 0) continue;
-    auto* target = key_buffer_[part].reserve<std::byte>(panels * shape.key_panel_bytes(part));
-    pack_keys(shape, part, keys[part], key_begin, key_end, target);
-    chunk.keys[part] = target;
+    pack_keys(shape, part, keys[part], key_begin, key_end, keys_[part]);
+    chunk.keys[part] = keys_[part];
   }
-  chunk.value_panel_bytes = panels * kPanelColumns * kPanelColumns * kernels.operand_bytes;
-  auto* target =
-      value_buffer_.reserve<std::byte>(shape.padded_v_columns() / kPanelColumns * chunk.value_panel_bytes);
-  auto* finite = finite_buffer_.reserve<bool>(panels);
-  pack_values(shape, values, chunk, target, finite);
-  chunk.values = target;
-  chunk.values_finite = finite;
+  chunk.value_panel_bytes = panels * kPanelColumns * kPanelColumns * shape.kernels->operand_bytes;
+  pack_values(shape, values, chunk, values_, finite_);
+  chunk.values = values_;
+  chunk.values_finite = finite_;
   return chunk;
 }
 
@@ -52,7 +61,7 @@ const void* ChunkPacker::operand_rows(const KernelTable& kernels, const HeadRows
   args.rows = count;
   args.columns = columns;
   args.padded_columns = padded_columns;
-  args.target = row_buffer_.reserve<std::byte>(kPanelColumns * padded_columns * kernels.operand_bytes);
+  args.target = rows_;
   args.target_stride = padded_columns;
   kernels.convert_rows(args);
   return args.target;

@@ -21,6 +21,9 @@ HeadRows head_rows(const ConstTensor& tensor, int64_t first_row, int64_t head);
 /// Packs chunks into memory it keeps.
 class ChunkPacker {
  public:
+  /// Allocates all that chunks of up to `keys` keys need.
+  void reserve(const FlashShape& shape, int64_t keys);
+
   /// keys[0] per head, keys[1] shared (when shape.depths[1] > 0).
   KeyChunk pack(const FlashShape& shape, const HeadRows keys[2], const HeadRows& values, int64_t key_begin,
                 int64_t key_end);
@@ -34,6 +37,10 @@ class ChunkPacker {
   const void* operand_rows(const KernelTable& kernels, const HeadRows& rows, int64_t first, int64_t count,
                            int64_t columns, int64_t padded_columns, int64_t* stride);
 
+  std::byte* keys_[2] = {nullptr, nullptr};
+  std::byte* values_ = nullptr;
+  std::byte* rows_ = nullptr;
+  bool* finite_ = nullptr;
   AlignedBuffer key_buffer_[2], value_buffer_, row_buffer_, finite_buffer_;
 };
 

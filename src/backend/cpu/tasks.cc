@@ -23,6 +23,12 @@ void TaskQueue::start(int64_t num_heads) {
   });
 }
 
+int64_t TaskQueue::most_rows() const {
+  int64_t rows = 0;
+  for (const Piece& piece : pieces_) rows = std::max(rows, piece.query_rows);
+  return rows;
+}
+
 TaskQueue::Task TaskQueue::pop() {
   const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
   if (index >= size()) return {};

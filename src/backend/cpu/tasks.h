@@ -19,6 +19,9 @@ struct Piece {
   double cost = 0.0;
 };
 
+/// Pieces a worker should find to choose from, so that the last ones to end differ little.
+inline constexpr double kPiecesPerWorker = 4.0;
+
 /// (query, key) pairs of `rows` queries that see `first` keys, then one more each, up to `keys`.
 double visible_pairs(int64_t rows, int64_t first, int64_t keys);
 
@@ -49,6 +52,8 @@ class TaskQueue {
   /// Call once all pieces are in.
   void start(int64_t num_heads);
   Task pop();
+  /// Query rows of the piece that has most.
+  int64_t most_rows() const;
   int64_t size() const { return static_cast<int64_t>(pieces_.size()) * num_heads_; }
 
  private:

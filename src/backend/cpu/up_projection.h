@@ -12,6 +12,9 @@ class UpProjection {
  public:
   static constexpr int64_t kStride = kPanelColumns + 16;  ///< of a product's rows, in floats
 
+  /// Allocates; to be called before the products of these dims.
+  void reserve(const MlaDims& dims);
+
   /// [nope, 64 keys], of which the first `count` keys are computed.
   const float* keys(const PackedWeights& weights, const MlaDims& dims, const std::byte* latent_panel,
                     int64_t count, int64_t head);
@@ -20,18 +23,25 @@ class UpProjection {
                       int64_t count, int64_t head, int64_t value_panel);
 
  private:
+  float* product_ = nullptr;
   AlignedBuffer buffer_;
 };
 
 /// Chunks of one head's keys and values for Flash, up-projected from a store.
 class ChunkProjector {
  public:
+  /// Allocates all that chunks of up to `keys` keys need.
+  void reserve(const FlashShape& shape, const MlaDims& dims, int64_t keys);
+
   KeyChunk project(const FlashShape& shape, const PackedWeights& weights, const MlaDims& dims,
                    DType working_dtype, const LatentStore& store, const RequestGroup& group, int64_t head,
                    int64_t key_begin, int64_t key_end);
 
  private:
   UpProjection product_;
+  std::byte* keys_ = nullptr;
+  std::byte* values_ = nullptr;
+  bool* finite_ = nullptr;
   AlignedBuffer key_buffer_, value_buffer_, finite_buffer_;
 };
 

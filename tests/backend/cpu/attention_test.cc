@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "allocation_count.h"
 #include "levels.h"
 #include "verify/compare.h"
 #include "verify/oracle.h"
@@ -293,6 +294,17 @@ TEST_P(CpuAttention, InvariantModeIsBitwiseIndependentOfCutsThreadsAndNeighbours
     ASSERT_TRUE(open_level(GetParam(), 4)->attention(b, {}).ok());
     EXPECT_TRUE(std::equal(whole.out.bytes().begin(), whole.out.bytes().end(), among.out.bytes().begin()));
   }
+}
+
+TEST_P(CpuAttention, NothingIsAllocatedAfterTheFirstCall) {
+  if (!kAllocationsAreCounted) GTEST_SKIP() << "ThreadSanitizer brings its own operator new";
+  const auto backend = open_level(GetParam());
+  Case c(DType::kBF16, {}, ragged(true));
+  const AttentionArgs a = c.args();
+  ASSERT_TRUE(backend->attention(a, {}).ok());
+  const int64_t before = allocation_count();
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(backend->attention(a, {}).ok());
+  EXPECT_EQ(allocation_count() - before, 0);
 }
 
 TEST_P(CpuAttention, NothingToDo) {
