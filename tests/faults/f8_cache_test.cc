@@ -18,11 +18,9 @@ using verify::Outputs;
 
 class F8Cache : public BackendTest {};
 
-constexpr LayerPath kPaths[] = {LayerPath::kFused, LayerPath::kComposed};
-
 TEST_P(F8Cache, TheScaleOfAnUnscaledCacheIsIgnored) {
-  const Conversation conversation(small_dims(), 60);
-  for (const LayerPath path : kPaths) {
+  const Conversation conversation(layer_dims(), 60);
+  for (const LayerPath path : layer_paths()) {
     verify::Report report;
     LayerInputs inputs = conversation.inputs(50, 60, DType::kBF16, 16);
     const Outputs plain = verify::run_layer_once(inputs, {.path = path}, backend(), report);
@@ -35,18 +33,18 @@ TEST_P(F8Cache, TheScaleOfAnUnscaledCacheIsIgnored) {
 
 TEST_P(F8Cache, OneScaleServesLatentsAndRope) {
   // e4m3 codes times 0.5 are exact in bf16: both caches hold the same numbers.
-  const Conversation conversation(small_dims(), 60);
+  const Conversation conversation(layer_dims(), 60);
   const LayerInputs f8 = conversation.inputs(50, 60, DType::kF8E4M3, 16);
   LayerInputs bf16 = conversation.inputs(50, 60, DType::kBF16, 16);
   for (int64_t position = 0; position < 50; ++position) {
     const int64_t block = bf16.block_table[static_cast<size_t>(position / 16)];
-    for (int64_t d = 0; d < 80; ++d) {
+    for (int64_t d = 0; d < bf16.config.dims.latent_dim(); ++d) {
       bf16.cache.set(0.5f * bf16.cache.get(block, position % 16, d), block, position % 16, d);
     }
   }
   LayerInputs scaled = f8;
   scaled.config.cache_scale = 0.5f;
-  for (const LayerPath path : kPaths) {
+  for (const LayerPath path : layer_paths()) {
     verify::Report report;
     const Outputs expected = verify::run_layer_once(bf16, {.path = path}, backend(), report);
     const Outputs got = verify::run_layer_once(scaled, {.path = path}, backend(), report);
@@ -79,17 +77,17 @@ TEST_P(F8Cache, PackedRowsKeepARopeFarLargerThanTheLatents) {
 }
 
 TEST_P(F8Cache, AUsedNaNCodeReachesItsOwnRequestOnly) {
-  verify::LayerCase one{.name = "nan code", .dims = small_dims(), .requests = {{3, 40}, {2, 50}}};
+  verify::LayerCase one{.name = "nan code", .dims = layer_dims(), .requests = {{3, 40}, {2, 50}}};
   one.cache_dtype = DType::kF8E4M3;
   const LayerInputs clean(one);
   LayerInputs broken = clean;
   const int64_t block = broken.block_table[static_cast<size_t>(broken.block_table_cols + 1)];
   *static_cast<uint8_t*>(element_address(broken.cache.view(), block, 5, 20)) = 0x7F;
-  for (const LayerPath path : kPaths) {
+  for (const LayerPath path : layer_paths()) {
     verify::Report report;
     const Outputs expected = verify::run_layer_once(clean, {.path = path}, backend(), report);
     const Outputs got = verify::run_layer_once(broken, {.path = path}, backend(), report);
-    ASSERT_EQ(report.problem(), "");
+    ASSERT_RAN(report);
     for (int64_t row = 0; row < 5; ++row) {
       for (int64_t d = 0; d < 32; ++d) {
         if (row < 3) {
@@ -104,13 +102,13 @@ TEST_P(F8Cache, AUsedNaNCodeReachesItsOwnRequestOnly) {
 }
 
 TEST_P(F8Cache, TheLargestMagnitudesStayFinite) {
-  verify::LayerCase one{.name = "448", .dims = small_dims(), .requests = {{3, 40}}};
+  verify::LayerCase one{.name = "448", .dims = layer_dims(), .requests = {{3, 40}}};
   one.cache_dtype = DType::kF8E4M3;
   one.cache_scale = 1.0f / 448.0f;
   LayerInputs inputs(one);
   for (int64_t position = 0; position < 40; ++position) {
     const int64_t block = inputs.block_table[static_cast<size_t>(position / 16)];
-    for (int64_t d = 0; d < 80; ++d) {
+    for (int64_t d = 0; d < one.dims.latent_dim(); ++d) {
       inputs.cache.set((d + position) % 3 == 0 ? -448.0f : 448.0f, block, position % 16, d);
     }
   }
@@ -120,7 +118,7 @@ TEST_P(F8Cache, TheLargestMagnitudesStayFinite) {
 TEST_P(F8Cache, WeightsOfAnyDtypeServeEveryActivationDtype) {
   for (const DType weight : {DType::kBF16, DType::kF16, DType::kF32}) {
     for (const DType activation : {DType::kBF16, DType::kF16, DType::kF32}) {
-      verify::LayerCase one{.name = "weights", .dims = small_dims(), .requests = {{3, 40}, {20, 0}}};
+      verify::LayerCase one{.name = "weights", .dims = layer_dims(), .requests = {{3, 40}, {20, 0}}};
       one.dtype = one.out_dtype = activation;
       one.weight_dtype = weight;
       one.cache_dtype = DType::kF8E4M3;

@@ -43,10 +43,10 @@ class Invariance : public BackendTest {
 };
 
 TEST_P(Invariance, AloneOrAmongOthersWithASharedWorkspace) {
-  const Conversation first(small_dims(), 1516);
-  const Conversation second(small_dims(), 700);
+  const Conversation first(layer_dims(), 1516);
+  const Conversation second(layer_dims(), 700);
   const LayerInputs alone = first.inputs(1500, 1516, DType::kBF16, 16);
-  for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
+  for (const LayerPath path : layer_paths()) {
     const Outputs expected = run(alone, {PlanMode::kBridge, 2048, true, path});
     for (const size_t place : {size_t{0}, size_t{3}, size_t{7}}) {
       std::vector<const Conversation*> conversations(8, &second);
@@ -66,9 +66,9 @@ TEST_P(Invariance, AloneOrAmongOthersWithASharedWorkspace) {
 
 TEST_P(Invariance, OneAnswerForAPrefixInEveryBatch) {
   for (const int32_t prefix : {1, 511, 2048, 4097}) {
-    const Conversation conversation(small_dims(1), prefix + 2);
+    const Conversation conversation(layer_dims(1), prefix + 2);
     const LayerInputs alone = conversation.inputs(prefix, prefix + 2, DType::kBF16, 64);
-    for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
+    for (const LayerPath path : layer_paths()) {
       const Outputs expected = run(alone, {PlanMode::kBridge, 4096, true, path});
       for (const size_t batch : {size_t{2}, size_t{11}}) {
         const std::vector<const Conversation*> conversations(batch, &conversation);
@@ -82,10 +82,10 @@ TEST_P(Invariance, OneAnswerForAPrefixInEveryBatch) {
 }
 
 TEST_P(Invariance, AnyOrderOfRequests) {
-  const Conversation conversation(small_dims(), 400);
+  const Conversation conversation(layer_dims(), 400);
   std::vector<LayerCase::Request> requests{{5, 0}, {0, 40}, {33, 130}, {1, 300}, {20, 7}, {66, 0}};
   const std::vector<const Conversation*> conversations(requests.size(), &conversation);
-  for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
+  for (const LayerPath path : layer_paths()) {
     std::sort(requests.begin(), requests.end(), [](auto& a, auto& b) { return a.queries < b.queries; });
     const LayerInputs sorted = Conversation::batch(conversations, requests, DType::kBF16, 16);
     const Outputs expected = run(sorted, {PlanMode::kBridge, 100, true, path});
@@ -105,7 +105,7 @@ TEST_P(Invariance, AnyOrderOfRequests) {
 
 TEST_P(Invariance, EveryRunOfTheSameCallGivesTheSameBits) {
   verify::LayerCase config{
-      .name = "runs", .dims = small_dims(5), .requests = {{90, 300}, {0, 7}, {9, 0}, {1, 600}}};
+      .name = "runs", .dims = layer_dims(5), .requests = {{90, 300}, {0, 7}, {9, 0}, {1, 600}}};
   const LayerInputs inputs(config);
   for (const LayerVariant& variant : verify::default_variants()) {
     const Outputs expected = run(inputs, variant);

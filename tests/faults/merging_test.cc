@@ -77,7 +77,7 @@ TEST_P(Merging, SuffixAndContextInAnyOrderOfRows) {
     verify::Report report;
     const Outputs first = verify::attend_once(context, backend(), false, report);
     const Outputs second = verify::attend_once(suffix, backend(), false, report);
-    ASSERT_EQ(report.problem(), "");
+    ASSERT_RAN(report);
     expect_merged(inputs, {first, second});
     expect_merged(inputs, {second, first});
     const Outputs merged = merge({first, second}, suffix.outputs());
@@ -93,6 +93,7 @@ TEST_P(Merging, SuffixAndContextInAnyOrderOfRows) {
 
 TEST_P(Merging, AFoldOfEightChunksOfWhichSomeAreEmpty) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    if (!serves(dtype)) continue;
     AttentionCase one{
         .name = "fold", .requests = {{9, 40}, {3, 0}, {65, 65}}, .dtype = dtype, .out_dtype = dtype};
     const AttentionInputs inputs(one);
@@ -195,12 +196,13 @@ TEST_P(Merging, RanksOfRoundRobinKeysWithTwoBases) {
     }
     verify::Report report;
     partials.push_back(verify::attend_once(local, backend(), false, report));
-    ASSERT_EQ(report.problem(), "");
+    ASSERT_RAN(report);
   }
   expect_merged(inputs, partials);
 }
 
 TEST_P(Merging, TheLseCarriesWhateverScaleWasGiven) {
+  if (!serves(DType::kF32)) GTEST_SKIP() << "needs float32";
   for (const double scale : {1.874 / std::sqrt(192.0), 0.05, 0.0, -0.07}) {
     AttentionCase one{.name = "scaled chunks",
                       .requests = {{6, 512}},

@@ -68,7 +68,7 @@ class Offsets : public BackendTest {
     const AttentionInputs inputs(one);
     verify::Report report;
     const Outputs near = verify::attend_once(inputs, backend(), false, report);
-    ASSERT_EQ(report.problem(), "");
+    ASSERT_RAN(report);
 
     const Outputs outputs = inputs.outputs();
     const FarTensor q(inputs.q, query.first_row, query.token_stride);
@@ -192,9 +192,9 @@ TEST_P(Offsets, CachedRowsInHighBlocksAndAcrossA4GiBBoundary) {
     const auto plan = make_plan(one.dims, batch, {}, backend().device_properties());
     ASSERT_TRUE(layer.ok() && plan.ok());
     verify::Report report;
-    for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
+    for (const LayerPath path : layer_paths()) {
       const Outputs near_result = verify::run_layer_once(inputs, {.path = path}, backend(), report);
-      ASSERT_EQ(report.problem(), "");
+      ASSERT_RAN(report);
       Outputs got = inputs.outputs();
       LayerTensors tensors = inputs.host_tensors();
       tensors.cache = {Tensor(base, DType::kF8E4M3, {batch.num_cache_blocks, 1, row_bytes}), one.cache_scale};
@@ -230,7 +230,7 @@ TEST_P(Offsets, KeyCountsAround16Bits) {
       }
       verify::Report report;
       const Outputs got = verify::attend_once(inputs, backend(), false, report);
-      ASSERT_EQ(report.problem(), "");
+      ASSERT_RAN(report);
       for (int64_t d = 0; d < 16; ++d) {
         const double count = static_cast<double>(keys / 16 + (d < keys % 16 ? 1 : 0));
         EXPECT_NEAR(got.out.get(queries - 1, 0, d), count / static_cast<double>(keys), 1e-7);
@@ -256,7 +256,7 @@ TEST_P(Offsets, EightyThousandShortRequests) {
   }
   verify::Report report;
   const Outputs got = verify::attend_once(inputs, backend(), false, report);
-  ASSERT_EQ(report.problem(), "");
+  ASSERT_RAN(report);
   for (int64_t row = 0; row < 80000 * 2; ++row) {
     const int64_t visible = row % 2 + 1;
     for (int64_t d = 0; d < 16; ++d) {

@@ -19,10 +19,10 @@ using verify::Outputs;
 class PagedCache : public BackendTest {};
 
 TEST_P(PagedCache, UnusedColumnsAreNeverRead) {
-  verify::LayerCase one{.name = "columns", .dims = small_dims(), .requests = {{3, 40}, {2, 0}, {1, 16}}};
+  verify::LayerCase one{.name = "columns", .dims = layer_dims(), .requests = {{3, 40}, {2, 0}, {1, 16}}};
   const LayerInputs inputs(one);
   const auto num_blocks = static_cast<int32_t>(inputs.cache.view().shape[0]);
-  for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
+  for (const LayerPath path : layer_paths()) {
     verify::Report report;
     const Outputs first = verify::run_layer_once(inputs, {.path = path}, backend(), report);
     for (const int32_t junk : {-1, std::numeric_limits<int32_t>::max(), num_blocks, 0}) {
@@ -36,7 +36,7 @@ TEST_P(PagedCache, UnusedColumnsAreNeverRead) {
 }
 
 TEST_P(PagedCache, ATableMayBeAViewOfAWiderOne) {
-  verify::LayerCase one{.name = "view", .dims = small_dims(), .requests = {{3, 40}, {2, 100}}};
+  verify::LayerCase one{.name = "view", .dims = layer_dims(), .requests = {{3, 40}, {2, 100}}};
   const LayerInputs inputs(one);
   std::vector<int32_t> wide(2 * 100, -7);
   for (int64_t r = 0; r < 2; ++r) {
@@ -52,8 +52,8 @@ TEST_P(PagedCache, ATableMayBeAViewOfAWiderOne) {
 }
 
 TEST_P(PagedCache, PagesOfOneTokenEqualPagesOfSixtyFour) {
-  const Conversation conversation(small_dims(), 250);
-  for (const LayerPath path : {LayerPath::kFused, LayerPath::kComposed}) {
+  const Conversation conversation(layer_dims(), 250);
+  for (const LayerPath path : layer_paths()) {
     verify::Report report;
     const verify::LayerVariant variant{.path = path};
     const Outputs large =
@@ -100,7 +100,7 @@ TEST_P(PagedCache, AppendsIntoAPartialPageChangeTheirOwnRowsOnly) {
 TEST_P(PagedCache, WhatAppendWroteALayerReads) {
   // Tokens appended by the backend are the context of the next step.
   for (const DType format : {DType::kBF16, DType::kF16, DType::kF32, DType::kF8E4M3, DType::kU8}) {
-    const Conversation conversation(MlaDims{2, 512, 32, 64, 32, 0.1}, 90);
+    const Conversation conversation(MlaDims{2, 512, 128, 64, 128, 0.1}, 90);
     LayerInputs inputs = conversation.inputs(80, 90, format, 16);
     const LayerInputs cold = conversation.inputs(0, 90, format, 16);
     HostTensor slots(DType::kI64, {90});
@@ -119,7 +119,7 @@ TEST_P(PagedCache, WhatAppendWroteALayerReads) {
     inputs.cache = placement.get(placed, empty);
     inputs.config.variants = {{.path = LayerPath::kFused}, {.path = LayerPath::kComposed}};
     const auto expected = verify::expect(inputs, verify::all_heads(2));
-    EXPECT_EQ(verify::run_layer(inputs, expected, backend()).problem(), "") << to_string(format);
+    expect_passed(verify::run_layer(inputs, expected, backend()), backend(), std::string(to_string(format)));
   }
 }
 

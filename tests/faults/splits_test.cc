@@ -18,28 +18,29 @@ class Splits : public BackendTest {
                         const LayerVariant& variant) {
     verify::Report report;
     const verify::Outputs got = verify::run_layer_once(inputs, variant, backend(), report);
-    ASSERT_EQ(report.problem(), "");
+    ASSERT_RAN(report);
     verify::HostTensor lse = got.lse;
     EXPECT_EQ(verify::compare(expected, got.out.view(), got.lse_view(lse.view())).failure, "");
   }
 };
 
 TEST_P(Splits, OfAPromptIntoTwoStepsKeepTheLastToken) {
-  const Conversation conversation(small_dims(), 1100);
+  const Conversation conversation(layer_dims(), 1100);
   const auto whole = expect_last(conversation.inputs(0, 1100, DType::kBF16, 16), 1);
   ASSERT_EQ(whole.size(), 2u);
   for (const int32_t context : {0, 550, 1024, 1099, 1}) {
     const verify::LayerInputs inputs = conversation.inputs(context, 1100, DType::kBF16, 16);
     std::vector<verify::ExpectedRow> expected = whole;
     for (verify::ExpectedRow& row : expected) row.at.row = 1099 - context;
-    expect_last_rows(inputs, expected, {.workspace_tokens = 300});
-    expect_last_rows(inputs, expected, {.path = LayerPath::kFused});
+    for (const LayerPath path : layer_paths()) {
+      expect_last_rows(inputs, expected, {.workspace_tokens = 300, .path = path});
+    }
   }
 }
 
 TEST_P(Splits, AWarmCacheAnswersLikeAColdOne) {
   const int32_t tokens = 2112;
-  const Conversation conversation(small_dims(1), tokens);
+  const Conversation conversation(layer_dims(1), tokens);
   const auto cold = expect_last(conversation.inputs(0, tokens, DType::kBF16, 16), 64);
   for (const DType cache : {DType::kBF16, DType::kF8E4M3}) {
     const verify::LayerInputs inputs = conversation.inputs(tokens - 64, tokens, cache, 16);
@@ -54,7 +55,7 @@ TEST_P(Splits, AWarmCacheAnswersLikeAColdOne) {
 
 TEST_P(Splits, RandomOnesAgree) {
   verify::Random random(22);
-  const Conversation conversation(small_dims(1), 200, DType::kF32);
+  const Conversation conversation(layer_dims(1), 200, DType::kF32);
   const auto whole = expect_last(conversation.inputs(0, 200, DType::kF32, 16), 8);
   for (int draw = 0; draw < 40; ++draw) {
     const auto context = static_cast<int32_t>(random.below(193));
@@ -69,7 +70,7 @@ TEST_P(Splits, RandomOnesAgree) {
 }
 
 TEST_P(Splits, ContextsOfManyWidthsWithEmptyTailsInAChunk) {
-  verify::LayerCase one{.name = "wide batch", .dims = small_dims(4)};
+  verify::LayerCase one{.name = "wide batch", .dims = layer_dims(4)};
   verify::Random random(17);
   const std::vector<int32_t> contexts{0, 1, 255, 256, 257, 600};
   for (int request = 0; request < 64; ++request) {
