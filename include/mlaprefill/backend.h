@@ -213,6 +213,10 @@ class Backend {
                                                                       ConstTensor kv_b_proj) const = 0;
   virtual Status expand(const ExpandArgs& args, Stream stream) const = 0;
 
+  /// Whether planned attention calls take their spans from the uploaded plan alone: AttentionArgs::spans of
+  /// such a call is not read.
+  virtual bool attends_by_upload() const { return false; }
+
   virtual bool has_fused_layer() const = 0;
   /// The fused layer, when has_fused_layer(); kUnsupported otherwise.
   virtual Status fused_layer(const FusedLayerArgs& args, Stream stream) const = 0;

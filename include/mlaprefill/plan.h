@@ -154,9 +154,11 @@ struct Plan {
   std::vector<int32_t> query_start_loc;  ///< [R + 1]
   std::vector<int32_t> query_lens;       ///< [R]
   std::vector<int32_t> context_lens;     ///< [R]
+  int32_t longest_context_tokens = 0;    ///< the largest of context_lens
   int32_t block_size = 0;
   std::vector<int64_t> block_begin;   ///< [R + 1] into blocks; empty without a block table
   std::vector<int32_t> blocks;        ///< the used block ids of every request, in order
+  int32_t highest_block = -1;         ///< the largest of blocks
   Verdict verdict = Verdict::kEmpty;  ///< on the new tokens
   std::vector<Pass> passes;
   std::vector<Span> spans;

@@ -69,23 +69,19 @@ Status check_new_latents(const ConstTensor& kv_latent, const ConstTensor& k_rope
 
 // The plan's cached tokens can be read from the cache.
 Status check_context(const Plan& plan, const KvCache& cache) {
-  const auto longest = std::max_element(plan.context_lens.begin(), plan.context_lens.end());
-  if (longest == plan.context_lens.end() || *longest == 0) return {};
+  if (plan.longest_context_tokens == 0) return {};
   if (plan.block_begin.empty()) {
-    return invalid(
-        "block_table: must be given to make_plan when a request has context, got context_lens[{}] "
-        "= {}",
-        longest - plan.context_lens.begin(), *longest);
+    return invalid("block_table: must be given to make_plan when a request has context, got one of {} tokens",
+                   plan.longest_context_tokens);
   }
   MLAPREFILL_RETURN_IF_ERROR(check_cache(cache, plan.dims));
   if (cache.data.shape[1] != plan.block_size) {
     return invalid("cache: must have block_size {} of the plan, got {}", plan.block_size,
                    cache.data.shape[1]);
   }
-  const auto highest = std::max_element(plan.blocks.begin(), plan.blocks.end());
-  if (highest != plan.blocks.end() && *highest >= cache.data.shape[0]) {
+  if (plan.highest_block >= cache.data.shape[0]) {
     return error(StatusCode::kOutOfRange, "block_table: block ids must be < the cache's {} blocks, got {}",
-                 cache.data.shape[0], *highest);
+                 cache.data.shape[0], plan.highest_block);
   }
   return {};
 }

@@ -145,7 +145,7 @@ Status MlaLayer::run(const Plan& plan, const LayerTensors& tensors, Workspace wo
     expand.expanded = views.expanded(pass);
     MLAPREFILL_RETURN_IF_ERROR(backend_->expand(expand, stream));
 
-    set_attention_spans(plan, pass, spans);
+    if (!backend_->attends_by_upload()) set_attention_spans(plan, pass, spans);
     AttentionArgs attention;
     attention.q = tensors.q;
     attention.k = slice_last<const void*>(expand.expanded, 0, dims_.qk_nope_head_dim);

@@ -183,9 +183,13 @@ Status copy_blocks(const RaggedBatch& batch, Plan& plan) {
     const int64_t row = static_cast<int64_t>(r);
     const std::span ids(batch.block_table.data + row * batch.block_table.row_stride, count);
     uint32_t signs = 0;  // the top bit: some id is negative or greater than last_id
-    for (int32_t id : ids)
+    int32_t highest = plan.highest_block;
+    for (int32_t id : ids) {
       signs |= static_cast<uint32_t>(id) | (static_cast<uint32_t>(last_id) - static_cast<uint32_t>(id));
+      highest = std::max(highest, id);
+    }
     if (signs >> 31 != 0) return name_bad_block(batch, row, ids, last_id);
+    plan.highest_block = highest;
     plan.blocks.insert(plan.blocks.end(), ids.begin(), ids.end());
   }
   return {};
@@ -249,6 +253,9 @@ Status copy_batch(const RaggedBatch& batch, Plan& plan) {
   plan.num_query_rows = batch.query_start_loc.back();
   plan.query_start_loc.assign(batch.query_start_loc.begin(), batch.query_start_loc.end());
   plan.context_lens.assign(batch.context_lens.begin(), batch.context_lens.end());
+  for (int32_t context : plan.context_lens) {
+    plan.longest_context_tokens = std::max(plan.longest_context_tokens, context);
+  }
   plan.query_lens.resize(plan.context_lens.size());
   for (size_t r = 0; r < plan.query_lens.size(); ++r) plan.query_lens[r] = query_len(batch, r);
   plan.block_size = batch.block_size;

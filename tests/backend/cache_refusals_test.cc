@@ -135,11 +135,10 @@ TEST_P(LayerRefusals, Context) {
   expect_refusal([](Plan&, LayerTensors& t) { t.cache.data.shape[1] = 8; },
                  "cache: must have block_size 16 of the plan, got 8");
   expect_refusal([](Plan&, LayerTensors& t) { t.cache.data = {}; }, "cache: must have rank 3, got 0");
-  expect_refusal([](Plan& p, LayerTensors&) { p.blocks[0] = 99; },
+  expect_refusal([](Plan& p, LayerTensors&) { p.highest_block = 99; },
                  "block_table: block ids must be < the cache's 5 blocks, got 99");
-  expect_refusal(
-      [](Plan& p, LayerTensors&) { p.block_begin.clear(); },
-      "block_table: must be given to make_plan when a request has context, got context_lens[0] = 20");
+  expect_refusal([](Plan& p, LayerTensors&) { p.block_begin.clear(); },
+                 "block_table: must be given to make_plan when a request has context, got one of 20 tokens");
 }
 
 TEST_P(LayerRefusals, WeightsByShapeAndDtype) {

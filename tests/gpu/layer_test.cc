@@ -97,6 +97,21 @@ TEST_F(LayerOnDevice, FiftyRunsAreBitwiseEqual) {
   }
 }
 
+// Every split of an entry, carried state and empty rows in one short run, small enough for the slowest
+// checkers.
+TEST_F(LayerOnDevice, SmallLayerOverSeveralPasses) {
+  const MlaDims dims = deepseek_dims(3);
+  const Batch batch({{1, 40}, {0, 20}, {70, 0}, {130, 200}, {5, 300}}, kBlockSize, 60);
+  const auto plan = plan_of(*backend, dims, batch, {.workspace_tokens = 256});
+  ASSERT_STATUS_OK(plan.status());
+  ASSERT_GT(plan->passes.size(), 2u);
+  DeviceLayer layer(*backend, dims, batch.query_rows(), kBlockSize, 60, plan->workspace.total_bytes);
+  ASSERT_STATUS_OK(layer.status());
+  const Stream stream;
+  ASSERT_STATUS_OK(run(*backend, layer, plan.value(), stream));
+  expect_near_oracle(plan.value(), layer, layer.fetch(plan->num_query_rows, stream.cuda()), 50);
+}
+
 // One upload serves any number of layers: the counters are zero again after each.
 TEST_F(LayerOnDevice, ManyLayersAfterOneUpload) {
   const MlaDims dims = deepseek_dims(16);

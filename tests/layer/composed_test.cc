@@ -34,9 +34,11 @@ Plan two_pass_plan() {
   plan.query_start_loc = {0, 3, 3, 5};
   plan.query_lens = {3, 0, 2};
   plan.context_lens = {5, 4, 0};
+  plan.longest_context_tokens = 5;
   plan.block_size = 4;
   plan.block_begin = {0, 2, 3, 3};
   plan.blocks = {2, 0, 1};
+  plan.highest_block = 2;
   Span head{.key_begin = 0, .key_end = 3, .row_begin = 0, .request = 0};
   head.first = true;
   Span tail{.key_begin = 3, .key_end = 8, .row_begin = 1, .request = 0, .continuation = true};
@@ -126,7 +128,7 @@ TEST_F(ComposedLayer, RefusesWhatItCannotRunByText) {
   EXPECT_EQ(run({workspace.data(), 4864}).message(),
             "q: dtype must be the plan's working dtype bf16, got f32");
   plan.options.working_dtype = DType::kF32;
-  plan.blocks[1] = 3;
+  plan.highest_block = 3;
   EXPECT_EQ(run({workspace.data(), 4864}).message(),
             "block_table: block ids must be < the cache's 3 blocks, got 3");
   plan.dims.num_heads = 4;

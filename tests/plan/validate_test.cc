@@ -1,6 +1,7 @@
 // Every refusal of make_plan: its code and its whole message.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -202,6 +203,8 @@ TEST_F(Validate, UnusedColumnsAreNeverRead) {
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->blocks, (std::vector<int32_t>{5, 0, 9, 3}));
   EXPECT_EQ(plan->block_begin, (std::vector<int64_t>{0, 2, 2, 4}));
+  EXPECT_EQ(plan->highest_block, 9);
+  EXPECT_EQ(plan->longest_context_tokens, *std::max_element(context_lens.begin(), context_lens.end()));
   for (int32_t garbage : {-1, kMaxInt32, 10, 12345678}) {
     ids[2] = ids[3] = ids[4] = ids[5] = garbage;
     const Result<Plan> again = make_plan(dims, batch(), options, device);

@@ -120,6 +120,7 @@ class Sm90Backend final : public Backend {
   Result<std::shared_ptr<const LayerWeights>> prepare_weights(const MlaDims& dims,
                                                               ConstTensor kv_b_proj) const override;
   Status expand(const ExpandArgs& args, Stream stream) const override;
+  bool attends_by_upload() const override { return true; }
   bool has_fused_layer() const override { return false; }
   Status fused_layer(const FusedLayerArgs&, Stream) const override {
     return error(StatusCode::kUnsupported, "path: must be composed on sm90, got fused");

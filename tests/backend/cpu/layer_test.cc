@@ -3,9 +3,9 @@
 
 #include <thread>
 
-#include "allocation_count.h"
 #include "levels.h"
 #include "mlaprefill/layer.h"
+#include "support/allocation_count.h"
 #include "verify/compare.h"
 #include "verify/oracle.h"
 

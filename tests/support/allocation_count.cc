@@ -1,4 +1,4 @@
-#include "allocation_count.h"
+#include "support/allocation_count.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -18,9 +18,9 @@ std::atomic<int64_t> count = 0;
 
 }  // namespace
 
-namespace mlaprefill::cpu {
+namespace mlaprefill {
 int64_t allocation_count() { return count.load(std::memory_order_relaxed); }
-}  // namespace mlaprefill::cpu
+}  // namespace mlaprefill
 
 #if !defined(MLAPREFILL_ALLOCATIONS_NOT_COUNTED)
 void* operator new(std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }

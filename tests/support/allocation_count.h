@@ -1,5 +1,5 @@
-// Counts calls of operator new in this test binary, except under ThreadSanitizer, whose runtime brings its
-// own.
+// Counts calls of operator new in a test binary that allocation_count.cc is built into, except under
+// ThreadSanitizer, whose runtime brings its own.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #endif
 #endif
 
-namespace mlaprefill::cpu {
+namespace mlaprefill {
 
 #if defined(MLAPREFILL_ALLOCATIONS_NOT_COUNTED)
 constexpr bool kAllocationsAreCounted = false;
@@ -20,4 +20,4 @@ constexpr bool kAllocationsAreCounted = true;
 
 int64_t allocation_count();
 
-}  // namespace mlaprefill::cpu
+}  // namespace mlaprefill
