@@ -97,17 +97,18 @@ TEST_P(Layout, OneKeyHeadBroadcastByStrideZeroIsThatHeadCopied) {
 }
 
 TEST_P(Layout, SharedRopeKeysEqualOnesCopiedToEveryHead) {
+  const DType dtype = serves(DType::kF32) ? DType::kF32 : DType::kBF16;
   AttentionCase one{.name = "rope",
                     .requests = {{9, 70}},
-                    .dtype = DType::kF32,
-                    .out_dtype = DType::kF32,
+                    .dtype = dtype,
+                    .out_dtype = dtype,
                     .heads = 3,
                     .kv_heads = 3,
-                    .nope = 64,
-                    .rope = 32,
-                    .v_dim = 64};
+                    .nope = 128,
+                    .rope = 64,
+                    .v_dim = 128};
   const AttentionInputs shared(one);
-  one.nope = 96;
+  one.nope = 192;
   one.rope = 0;
   AttentionInputs copied(one);
   copy_values(shared.q, copied.q, 0);
@@ -115,7 +116,7 @@ TEST_P(Layout, SharedRopeKeysEqualOnesCopiedToEveryHead) {
   copy_values(shared.v, copied.v, 0);
   for (int64_t row = 0; row < 70; ++row) {
     for (int64_t head = 0; head < 3; ++head) {
-      for (int64_t d = 0; d < 32; ++d) copied.kv.set(shared.k_rope.get(row, d), row, head, 64 + d);
+      for (int64_t d = 0; d < 64; ++d) copied.kv.set(shared.k_rope.get(row, d), row, head, 128 + d);
     }
   }
   const auto expected = verify::expect(shared, verify::all_heads(3));

@@ -175,9 +175,9 @@ TEST_P(Merging, RanksOfRoundRobinKeysWithTwoBases) {
                     .requests = {{3, 1600}},
                     .heads = 8,
                     .kv_heads = 8,
-                    .nope = 64,
+                    .nope = 192,
                     .rope = 0,
-                    .v_dim = 64,
+                    .v_dim = 128,
                     .causal = false};
   const AttentionInputs inputs(one);
   std::vector<Outputs> partials;
@@ -188,8 +188,10 @@ TEST_P(Merging, RanksOfRoundRobinKeysWithTwoBases) {
     local.spans[0].k_len = 400;
     for (int64_t key = 0; key < 400; ++key) {
       for (int64_t head = 0; head < 8; ++head) {
-        for (int64_t d = 0; d < 64; ++d) {
+        for (int64_t d = 0; d < 192; ++d) {
           local.kv.set(inputs.kv.get(4 * key + rank, head, d), key, head, d);
+        }
+        for (int64_t d = 0; d < 128; ++d) {
           local.v.set(inputs.v.get(4 * key + rank, head, d), key, head, d);
         }
       }

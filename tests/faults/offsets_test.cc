@@ -219,9 +219,9 @@ TEST_P(Offsets, KeyCountsAround16Bits) {
                         .out_dtype = DType::kF32,
                         .heads = 1,
                         .kv_heads = 1,
-                        .nope = 16,
+                        .nope = 192,
                         .rope = 0,
-                        .v_dim = 16,
+                        .v_dim = 128,
                         .causal = false,
                         .logit_spread = 0.0f};
       AttentionInputs inputs(one);
