@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "allocation_count.h"
 #include "levels.h"
+#include "support/allocation_count.h"
 #include "verify/compare.h"
 #include "verify/oracle.h"
 
