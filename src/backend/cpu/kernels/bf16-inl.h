@@ -87,7 +87,7 @@ constexpr KernelTable bf16_table(IsaLevel level, void (*multiply_rows)(const Mul
           .operand_bytes = 2,
           .depth_multiple = 2,
           .row_multiple = 1,
-          .strip_rows = 24,
+          .strip_rows = 12,
           .trim_columns = 16,
           .query_block = 96,
           .key_block = 256,

@@ -111,24 +111,27 @@ void convert_rows(const ConvertArgs& args) {
   }
 }
 
-void finish(const FinishArgs& args) {
-  const int64_t target_bytes = element_bytes(args.target_dtype);
+template <typename Element, typename Store>
+HWY_INLINE void finish_rows(const FinishArgs& args, const Store& store_vector) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
   for (int64_t row = 0; row < args.rows; ++row) {
     const float* out = args.out + row * args.out_stride;
+    Element* target = static_cast<Element*>(args.target) + row * args.target_stride;
     const FloatVec factor = hn::Set(kFloats, args.factors[row]);
-    const int64_t offset = row * args.target_stride;
-    prefetch_row<1>(static_cast<const char*>(args.target) + offset * target_bytes,
-                    kPrefetchRows * args.target_stride * target_bytes, args.columns * target_bytes);
+    prefetch_row<1>(target, kPrefetchRows * args.target_stride * kBytes, args.columns * kBytes);
     for (int64_t i = 0; i < args.columns; i += kLanes) {
-      const FloatVec value = hn::Mul(load(out + i), factor);
-      if (args.target_dtype == DType::kF32) {
-        store(value, static_cast<float*>(args.target) + offset + i);
-      } else if (args.target_dtype == DType::kF16) {
-        store_f16(value, static_cast<uint16_t*>(args.target) + offset + i);
-      } else {
-        store_bf16(value, static_cast<uint16_t*>(args.target) + offset + i);
-      }
+      store_vector(hn::Mul(load(out + i), factor), target + i);
     }
+  }
+}
+
+void finish(const FinishArgs& args) {
+  if (args.target_dtype == DType::kF32) {
+    finish_rows<float>(args, [](FloatVec v, float* p) HWY_ATTR { store(v, p); });
+  } else if (args.target_dtype == DType::kF16) {
+    finish_rows<uint16_t>(args, [](FloatVec v, uint16_t* p) HWY_ATTR { store_f16(v, p); });
+  } else {
+    finish_rows<uint16_t>(args, [](FloatVec v, uint16_t* p) HWY_ATTR { store_bf16(v, p); });
   }
 }
 

@@ -45,7 +45,7 @@ constexpr KernelTable f32_table(IsaLevel level) {
           .operand_bytes = 4,
           .depth_multiple = 1,
           .row_multiple = 1,
-          .strip_rows = 24,
+          .strip_rows = 12,
           .trim_columns = 16,
           .query_block = 96,
           .key_block = 256,

@@ -23,14 +23,14 @@ constexpr int kTileRows = kLanes == 1 ? 4 : 6;
 constexpr int kTileVectors = kLanes == 8 ? 2 : 4;
 constexpr int64_t kTileColumns = kTileVectors * kLanes;
 
-template <class Lanes, int Rows>
+template <class Lanes, int Rows, int Vectors>
 HWY_INLINE void multiply_tile(const MultiplyArgs& args, int64_t row, int64_t column) {
-  FloatVec sums[Rows][kTileVectors];
+  FloatVec sums[Rows][Vectors];
   float* c = args.c + row * args.c_stride + column;
   MLAPREFILL_UNROLL
   for (int r = 0; r < Rows; ++r) {
     MLAPREFILL_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) {
+    for (int v = 0; v < Vectors; ++v) {
       sums[r][v] = args.accumulate ? load(c + r * args.c_stride + v * kLanes) : hn::Zero(kFloats);
     }
   }
@@ -41,14 +41,14 @@ HWY_INLINE void multiply_tile(const MultiplyArgs& args, int64_t row, int64_t col
     const uint32_t* a = static_cast<const uint32_t*>(segment.a) + row * stride;
     const uint32_t* b = static_cast<const uint32_t*>(segment.b) + column;
     for (int64_t w = 0; w < words; ++w, b += kPanelColumns) {
-      decltype(Lanes::load_b(b)) columns[kTileVectors];
+      decltype(Lanes::load_b(b)) columns[Vectors];
       MLAPREFILL_UNROLL
-      for (int v = 0; v < kTileVectors; ++v) columns[v] = Lanes::load_b(b + v * kLanes);
+      for (int v = 0; v < Vectors; ++v) columns[v] = Lanes::load_b(b + v * kLanes);
       MLAPREFILL_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const auto left = Lanes::broadcast_a(a + r * stride + w);
         MLAPREFILL_UNROLL
-        for (int v = 0; v < kTileVectors; ++v) {
+        for (int v = 0; v < Vectors; ++v) {
           sums[r][v] = Lanes::multiply_add(left, columns[v], sums[r][v]);
         }
       }
@@ -57,14 +57,21 @@ HWY_INLINE void multiply_tile(const MultiplyArgs& args, int64_t row, int64_t col
   MLAPREFILL_UNROLL
   for (int r = 0; r < Rows; ++r) {
     MLAPREFILL_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) store(sums[r][v], c + r * args.c_stride + v * kLanes);
+    for (int v = 0; v < Vectors; ++v) store(sums[r][v], c + r * args.c_stride + v * kLanes);
   }
 }
 
 template <class Lanes, int Rows>
 void multiply_strip(const MultiplyArgs& args, int64_t row) {
-  for (int64_t column = 0; column < args.columns; column += kTileColumns) {
-    multiply_tile<Lanes, Rows>(args, row, column);
+  int64_t column = 0;
+  for (; column + kTileColumns <= args.columns; column += kTileColumns) {
+    multiply_tile<Lanes, Rows, kTileVectors>(args, row, column);
+  }
+  const int64_t left = args.columns - column;
+  if (left > kTileColumns / 2) {
+    multiply_tile<Lanes, Rows, kTileVectors>(args, row, column);
+  } else if (left > 0) {
+    multiply_tile<Lanes, Rows, kTileVectors / 2>(args, row, column);
   }
 }
 

@@ -36,8 +36,14 @@ HWY_INLINE FloatVec exp2(FloatVec y) {
 #endif
 }
 
-HWY_INLINE void hide(float* scores, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) scores[i] = kMinusInfinity;
+/// Hides the first `count` < kLanes scores, or those behind them.
+HWY_INLINE void hide_first(float* scores, int64_t count) {
+  const auto hidden = hn::FirstN(kFloats, static_cast<size_t>(count));
+  store(hn::IfThenElse(hidden, hn::Set(kFloats, kMinusInfinity), load(scores)), scores);
+}
+HWY_INLINE void hide_from(float* scores, int64_t count) {
+  const auto visible = hn::FirstN(kFloats, static_cast<size_t>(count));
+  store(hn::IfThenElse(visible, load(scores), hn::Set(kFloats, kMinusInfinity)), scores);
 }
 
 template <typename Storage>
@@ -111,8 +117,8 @@ HWY_INLINE void softmax_row(const SoftmaxArgs& args, int64_t row) {
   float* scores = args.scores + row * args.score_stride;
   const int64_t vector_begin = begin / kLanes * kLanes;
   const int64_t vector_end = (end + kLanes - 1) / kLanes * kLanes;
-  hide(scores, vector_begin, begin);
-  hide(scores, end, vector_end);
+  if (vector_begin < begin) hide_first(scores + vector_begin, begin - vector_begin);
+  if (end < vector_end) hide_from(scores + vector_end - kLanes, kLanes - (vector_end - end));
 
   const float old_max = args.max[row];
   const float block_max = row_max(scores, vector_begin, vector_end) * args.scale;
