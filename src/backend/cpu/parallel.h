@@ -2,9 +2,9 @@
 // oneTBB's library is not built with it, so without this every task would look like a race with its caller.
 #pragma once
 
-#include <tbb/blocked_range.h>
 #include <tbb/parallel_for.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #if defined(__has_feature)
@@ -18,39 +18,53 @@
 
 namespace mlaprefill::cpu {
 
-/// What the caller wrote before the tasks is seen by them, and what they wrote by the caller after joining.
-/// Tasks are not ordered among themselves.
-class TaskOrder {
+/// A function object for oneTBB to call: what the caller wrote before making it is seen by the calls, and
+/// what they wrote by the caller after join(). Calls are not ordered among themselves. oneTBB must get the
+/// object itself, not a copy: its address is what both sides know before they read anything.
+template <typename Body>
+class OrderedTask {
  public:
-  TaskOrder() { release(started_); }
-  void enter_task() { acquire(started_); }
-  void leave_task() { release(ended_); }
-  void join() { acquire(ended_); }
+  explicit OrderedTask(const Body& body) : body_(body) { release(body_); }
+
+  template <typename... Index>
+  void operator()(Index... index) const {
+    acquire(body_);
+    body_(index...);
+    release(ended_);
+  }
+
+  void join() const { acquire(ended_); }
 
  private:
 #ifdef MLAPREFILL_THREAD_SANITIZER
-  static void acquire(char& token) { __tsan_acquire(&token); }
-  static void release(char& token) { __tsan_release(&token); }
+  static void acquire(const auto& token) {
+    __tsan_acquire(const_cast<void*>(static_cast<const void*>(&token)));
+  }
+  static void release(const auto& token) {
+    __tsan_release(const_cast<void*>(static_cast<const void*>(&token)));
+  }
 #else
-  static void acquire(char&) {}
-  static void release(char&) {}
+  static void acquire(const auto&) {}
+  static void release(const auto&) {}
 #endif
 
-  char started_ = 0;
+  Body body_;
   char ended_ = 0;
 };
 
-/// body(begin, end) over 0 .. count in ranges of about `grain`, on the threads of the current arena.
+/// body(index) for 0 .. count, a task each, on the threads of the current arena.
+template <typename Body>
+void parallel_indices(int64_t count, const Body& body) {
+  const OrderedTask task(body);
+  tbb::parallel_for(int64_t{0}, count, task, tbb::simple_partitioner());
+  task.join();
+}
+
+/// body(begin, end) over 0 .. count in ranges of `grain`, a task each.
 template <typename Body>
 void parallel_ranges(int64_t count, int64_t grain, const Body& body) {
-  TaskOrder order;
-  tbb::parallel_for(tbb::blocked_range<int64_t>(0, count, static_cast<size_t>(grain)),
-                    [&](const tbb::blocked_range<int64_t>& range) {
-                      order.enter_task();
-                      body(range.begin(), range.end());
-                      order.leave_task();
-                    });
-  order.join();
+  parallel_indices((count + grain - 1) / grain,
+                   [&](int64_t range) { body(range * grain, std::min(count, (range + 1) * grain)); });
 }
 
 }  // namespace mlaprefill::cpu

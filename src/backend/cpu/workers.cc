@@ -1,7 +1,6 @@
 #include "backend/cpu/workers.h"
 
 #include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <algorithm>
@@ -31,18 +30,9 @@ Workers::Workers(int32_t num_threads)
 Workers::~Workers() = default;
 
 void Workers::run_erased(int32_t count, void (*call)(void*), void* body) const {
-  TaskOrder order;
-  const auto task = [&] {
-    order.enter_task();
-    call(body);
-    order.leave_task();
-  };
-  arena_->arena.execute([&] {
-    if (count <= 1) return task();
-    tbb::parallel_for(
-        int32_t{0}, count, [&](int32_t) { task(); }, tbb::simple_partitioner());
-  });
-  order.join();
+  const OrderedTask enter([&] { parallel_indices(count, [&](int64_t /*worker*/) { call(body); }); });
+  arena_->arena.execute(enter);
+  enter.join();
 }
 
 }  // namespace mlaprefill::cpu
