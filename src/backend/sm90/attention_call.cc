@@ -60,6 +60,10 @@ Status encode(const char* where, const ConstTensor& tensor, TensorMapEncoder enc
                tensor.stride[0], tensor.stride[1]);
 }
 
+TensorRows rows_of(const ConstTensor& tensor) {
+  return {static_cast<const uint16_t*>(tensor.data), tensor.stride[0], tensor.stride[1]};
+}
+
 /// Row pitch of the state's [heads, rows] arrays: of a bounded plan that of every plan of its family.
 int64_t state_rows(const AttentionArgs& args) {
   const bool bounded = args.plan != nullptr && args.plan->options.bounds.has_value();
@@ -78,7 +82,7 @@ Status check_served(const AttentionArgs& args) {
     return error(StatusCode::kUnsupported, "softmax_scale: must be > 0 on this backend, got {}",
                  args.softmax_scale);
   }
-  return check_pitch("out", args.out, size_bytes(args.out.dtype));
+  return args.out.dtype == DType::kF32 ? check_pitch("out", args.out, size_bytes(args.out.dtype)) : Status();
 }
 
 }  // namespace
@@ -107,6 +111,16 @@ Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder, 
       encode("k_rope", rope_of(args), encoder, call.element, key_box_rows, metadata, &params.k_rope_map));
   MLAPREFILL_RETURN_IF_ERROR(
       encode("v", args.v, encoder, call.element, key_box_rows, metadata, &params.v_map));
+  params.out_is_f32 = args.out.dtype == DType::kF32;
+  if (!params.out_is_f32) {
+    MLAPREFILL_RETURN_IF_ERROR(
+        encode("out", args.out, encoder, call.element, kStoreRows, metadata, &params.out_map));
+  }
+
+  params.q = rows_of(args.q);
+  params.k_nope = rows_of(nope_of(args));
+  params.k_rope = rows_of(rope_of(args));
+  params.v = rows_of(args.v);
 
   auto* base = static_cast<std::byte*>(metadata);
   auto* record = reinterpret_cast<PassRecord*>(base + pass_record_offset_bytes(args.pass));
@@ -117,7 +131,6 @@ Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder, 
   params.out = args.out.data;
   params.out_row_stride = args.out.stride[0];
   params.out_head_stride = args.out.stride[1];
-  params.out_is_f32 = args.out.dtype == DType::kF32;
   params.lse = args.lse.data;
   params.lse_row_stride = args.lse.token_stride;
   params.lse_head_stride = args.lse.head_stride;

@@ -19,10 +19,19 @@ struct OutputRows {
 
 __device__ __forceinline__ OutputRows output_rows(const AttentionParams& params, const WorkItem& item,
                                                   uint32_t rank, int32_t warpgroup) {
-  const int32_t row = first_row(item.split(), rank, warpgroup) + thread_row();
+  const int32_t row = first_row(item, rank, warpgroup) + thread_row();
   const int32_t head = head_of(item, rank, warpgroup);
   if (head >= params.num_heads) return {0, 0, params.num_heads - 1};
   return {int64_t{item.q_row} + row, item.q_rows - row, head};
+}
+
+template <int kChunks>
+__device__ __forceinline__ void clear(float (&out)[kChunks][64]) {
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out[chunk][i] = 0.0f;
+  }
 }
 
 template <class Traits>
@@ -86,23 +95,6 @@ __device__ __forceinline__ void store_state(const AttentionParams& params, const
   }
 }
 
-/// Four threads hold word t of four 16-byte pieces each; afterwards thread t holds all of piece t.
-__device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
-  const int32_t lane = threadIdx.x % 4;
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = (lane & distance) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((i & distance) != 0) continue;
-      const uint32_t sent = upper ? words[i] : words[i + distance];
-      const uint32_t received = __shfl_xor_sync(0xFFFFFFFF, sent, distance);
-      words[i] = upper ? received : words[i];
-      words[i + distance] = upper ? words[i + distance] : received;
-    }
-  }
-}
-
 /// Writes one row of float32 output, 8 bytes a thread.
 template <class Traits>
 __device__ __forceinline__ void store_row_f32(float* row, const float (&out)[Traits::kOutChunks][64], int h,
@@ -112,34 +104,38 @@ __device__ __forceinline__ void store_row_f32(float* row, const float (&out)[Tra
   for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const float x = factor == 0.0f ? 0.0f : out[chunk][4 * i + 2 * h] * factor;
-      const float y = factor == 0.0f ? 0.0f : out[chunk][4 * i + 2 * h + 1] * factor;
-      *reinterpret_cast<float2*>(target + chunk * 128 + 8 * i) = make_float2(x, y);
+      *reinterpret_cast<float2*>(target + chunk * 128 + 8 * i) =
+          make_float2(out[chunk][4 * i + 2 * h] * factor, out[chunk][4 * i + 2 * h + 1] * factor);
     }
   }
 }
 
-/// Writes one row of 16-bit output, 16 bytes a thread. Every thread of the warp takes part.
+/// Writes a warp's 16 rows of 16-bit output, 64 columns at a time, through its part of shared memory. `at` is
+/// the box of their first 64 columns.
 template <class Traits>
-__device__ __forceinline__ void store_row_16(uint16_t* row, const float (&out)[Traits::kOutChunks][64], int h,
-                                             float factor, bool real) {
-  uint16_t* target = row + 8 * (threadIdx.x % 4);
+__device__ __forceinline__ void store_rows_16(const CUtensorMap* map, BoxPosition at, uint32_t staging,
+                                              bool real, const float (&out)[Traits::kOutChunks][64],
+                                              const float (&factor)[2]) {
+  const uint32_t lane = thread_index() % 32;
+  const uint32_t row = staging + (lane % 16) * 128;
 #pragma unroll
-  for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
+  for (int panel = 0; panel < Traits::kValuePanels; ++panel) {
+    const float* values = &out[panel / 2][32 * (panel % 2)];
+    if (lane == 0) wait_stores_read();
+    __syncwarp();
 #pragma unroll
-    for (int group = 0; group < 4; ++group) {
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = &out[chunk][4 * (4 * group + i) + 2 * h];
-        words[i] = factor == 0.0f ? 0u : pack<Traits::kElement>(pair[0] * factor, pair[1] * factor);
-      }
-      transpose_quad(words);
-      if (real) {
-        *reinterpret_cast<uint4*>(target + chunk * 128 + 32 * group) =
-            make_uint4(words[0], words[1], words[2], words[3]);
-      }
+    for (uint32_t i = 0; i < 4; ++i) {
+      const float* x = values + 8 * i;
+      store_matrix_x4(row + (((2 * i + lane / 16) ^ (lane % 8)) << 4),
+                      pack<Traits::kElement>(x[0] * factor[0], x[1] * factor[0]),
+                      pack<Traits::kElement>(x[2] * factor[1], x[3] * factor[1]),
+                      pack<Traits::kElement>(x[4] * factor[0], x[5] * factor[0]),
+                      pack<Traits::kElement>(x[6] * factor[1], x[7] * factor[1]));
     }
+    fence_async_proxy();
+    __syncwarp();
+    at.column = panel * Traits::kPanel;
+    if (real && lane == 0) store_box(map, at, staging);
   }
 }
 
@@ -150,41 +146,64 @@ __device__ __forceinline__ void store_lse(const AttentionParams& params, const O
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!rows.has(h)) continue;
-    const float natural = state.sum[h] == 0.0f ? -INFINITY : state.max[h] + logf(state.sum[h]);
+    const float natural =
+        state.sum[h] == 0.0f ? -INFINITY : fmaf(log2_approximate(state.sum[h]), kLn2, state.max[h]);
     params.lse[rows.head * params.lse_head_stride + (rows.row + 8 * h) * params.lse_row_stride] =
         natural * params.lse_unit;
   }
 }
 
-/// Normalises and writes a thread's two rows. A row without a visible key is 0 whatever its accumulators
-/// hold.
-template <class Traits>
-__device__ __forceinline__ void store_output(const AttentionParams& params, const OutputRows& rows,
-                                             const float (&out)[Traits::kOutChunks][64],
-                                             const RowState& state) {
+/// Zeroes the rows without a visible key, whatever their accumulators hold.
+template <int kChunks>
+__device__ __forceinline__ void clear_empty_rows(float (&out)[kChunks][64], const RowState& state) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float factor = state.sum[h] == 0.0f ? 0.0f : __fdividef(1.0f, state.sum[h]);
-    const int64_t offset = (rows.row + 8 * h) * params.out_row_stride + rows.head * params.out_head_stride;
-    if (params.out_is_f32) {
-      if (rows.has(h)) store_row_f32<Traits>(static_cast<float*>(params.out) + offset, out, h, factor);
-    } else {
-      store_row_16<Traits>(static_cast<uint16_t*>(params.out) + offset, out, h, factor, rows.has(h));
+    if (state.sum[h] != 0.0f) continue;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) out[chunk][4 * (i / 2) + 2 * h + i % 2] = 0.0f;
     }
   }
 }
 
+/// Normalises and writes a warp's rows.
+template <class Traits>
+__device__ __forceinline__ void store_output(const AttentionParams& params, SharedStorage<Traits>& shared,
+                                             const WorkItem& item, uint32_t rank, int32_t warpgroup,
+                                             const OutputRows& rows, float (&out)[Traits::kOutChunks][64],
+                                             const RowState& state) {
+  if (__any_sync(0xFFFFFFFF, state.sum[0] == 0.0f || state.sum[1] == 0.0f)) clear_empty_rows(out, state);
+  float factor[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) factor[h] = __fdividef(1.0f, state.sum[h] == 0.0f ? 1.0f : state.sum[h]);
+  if (params.out_is_f32) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!rows.has(h)) continue;
+      const int64_t offset = (rows.row + 8 * h) * params.out_row_stride + rows.head * params.out_head_stride;
+      store_row_f32<Traits>(static_cast<float*>(params.out) + offset, out, h, factor[h]);
+    }
+    return;
+  }
+  const auto warp = static_cast<int32_t>((thread_index() / 32) % 4);
+  const int32_t row = first_row(item, rank, warpgroup) + kStoreRows * warp;
+  const int32_t head = head_of(item, rank, warpgroup);
+  const BoxPosition at{0, head, kRaggedExtent - item.q_rows + row, item.q_row + item.q_rows};
+  store_rows_16<Traits>(&params.out_map, at, shared_address(&shared.out[warpgroup][warp]),
+                        row < item.q_rows && head < params.num_heads, out, factor);
+}
+
 /// Writes what an item's rows have come to and lets go of the item.
 template <class Traits>
-__device__ __forceinline__ void finish_item(const AttentionParams& params, const ItemSlot& slot,
-                                            uint32_t rank, int32_t warpgroup,
-                                            const float (&out)[Traits::kOutChunks][64],
-                                            const RowState& state) {
+__device__ __forceinline__ void finish_item(const AttentionParams& params, SharedStorage<Traits>& shared,
+                                            const ItemSlot& slot, uint32_t rank, int32_t warpgroup,
+                                            float (&out)[Traits::kOutChunks][64], const RowState& state) {
   const OutputRows place = output_rows(params, slot.item, rank, warpgroup);
   if ((slot.item.flags & AttentionEntry::kStoreState) != 0) {
     store_state<Traits>(params, place, out, state);
   } else {
-    store_output<Traits>(params, place, out, state);
+    store_output(params, shared, slot.item, rank, warpgroup, place, out, state);
     store_lse(params, place, state);
   }
   __syncwarp();

@@ -8,7 +8,9 @@ namespace mlaprefill::sm90 {
 
 /// First row, in the entry, of a warpgroup's block. The four blocks of a full entry are dealt so that both
 /// CTAs get the same work under a causal mask: 0 and 3, 1 and 2.
-__device__ __forceinline__ int32_t first_row(RowSplit split, uint32_t rank, int32_t warpgroup) {
+__device__ __forceinline__ int32_t first_row(const WorkItem& item, uint32_t rank, int32_t warpgroup) {
+  const RowSplit split = item.split();
+  if (item.swapped()) warpgroup = 1 - warpgroup;
   int32_t block = 0;
   if (split == RowSplit::kFourBlocksOneHead) block = warpgroup == 0 ? rank : 3 - rank;
   if (split == RowSplit::kTwoBlocksTwoHeads) block = warpgroup;
@@ -56,7 +58,7 @@ __device__ __forceinline__ void load_queries(const AttentionParams& params, Shar
   barrier_arrive_expect(barrier, kConsumerWarpgroups * Traits::kQueryBytes);
 #pragma unroll 1
   for (int32_t warpgroup = 0; warpgroup < kConsumerWarpgroups; ++warpgroup) {
-    const int32_t row = first_row(item.split(), rank, warpgroup);
+    const int32_t row = first_row(item, rank, warpgroup);
     const int32_t head = min(head_of(item, rank, warpgroup), params.num_heads - 1);
     BoxPosition at{0, head, kRaggedExtent - item.q_rows + row, item.q_row + item.q_rows};
     const uint32_t target = shared_address(&shared.q[warpgroup]);

@@ -2,29 +2,17 @@
 // time.
 //
 // For each key tile j it issues S = Q K(j)^T, then O += P V(j-1), and computes the softmax of S while the
-// second product runs. The two warpgroups of a CTA take turns to issue, so that one's softmax runs under the
-// other's products.
+// second product runs. Nothing orders the two warpgroups of a CTA but the tiles they share, so that each
+// computes where the other waits.
 #pragma once
 
 #include "backend/sm90/attention_epilogue.cuh"
 #include "backend/sm90/attention_load.cuh"
 #include "backend/sm90/attention_mask.cuh"
+#include "backend/sm90/attention_repair.cuh"
 #include "backend/sm90/attention_softmax.cuh"
 
 namespace mlaprefill::sm90 {
-
-/// Order in which the two warpgroups issue their products: 0, 1, 0, 1 ...
-class Turn {
- public:
-  __device__ explicit Turn(int32_t warpgroup) : own_(1 + warpgroup) {
-    if (warpgroup == 1) end();
-  }
-  __device__ __forceinline__ void begin() const { named_barrier_sync(own_, 2 * 128); }
-  __device__ __forceinline__ void end() const { named_barrier_arrive(3 - own_, 2 * 128); }
-
- private:
-  uint32_t own_;
-};
 
 /// How this thread takes part in freeing a stage: one arrival a warp and CTA that loads into the stage.
 class StageRelease {
@@ -78,39 +66,33 @@ __device__ __forceinline__ void free_queries(SharedStorage<Traits>& shared) {
 
 /// Lets `count` tiles pass that the other warpgroups need and this one does not see.
 template <class Traits>
-__device__ __forceinline__ void skip_tiles(SharedStorage<Traits>& shared, const Turn& turn,
-                                           const StageRelease& release, RingSlot slot, uint32_t stride,
-                                           int32_t count) {
+__device__ __forceinline__ void skip_tiles(SharedStorage<Traits>& shared, const StageRelease& release,
+                                           RingSlot slot, uint32_t stride, int32_t count) {
 #pragma unroll 1
   for (int32_t i = 0; i < count; ++i) {
     slot.index += stride;
     barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
-    turn.begin();
-    turn.end();
     release(shared.k_empty[slot.stage()]);
     barrier_wait(shared_address(&shared.v_full[slot.stage()]), slot.parity());
     release(shared.v_empty[slot.stage()]);
   }
 }
 
-/// Issues S = Q K^T.
+/// Issues S = Q K^T; `q_shared` is the operand of Q where it stays in shared memory.
 template <class Traits>
 __device__ __forceinline__ void issue_scores(float (&scores)[Traits::kScores],
-                                             const QueryFragments<Traits>& q, uint32_t q_address,
-                                             uint32_t k_address) {
-  const uint64_t k_descriptor = operand_descriptor(k_address, Traits::kKeyPanelBytes);
+                                             const QueryFragments<Traits>& q, uint32_t q_shared, uint32_t k) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::kQuerySteps; ++step) {
     const uint64_t k_step =
-        k_descriptor + descriptor_step((step / 4) * Traits::kKeyPanelBytes + (step % 4) * 32);
+        descriptor(k + operand_step((step / 4) * Traits::kKeyPanelBytes + (step % 4) * 32));
     if constexpr (Traits::kQueryInRegisters) {
       const uint32_t* a = &q.words[4 * step];
       wgmma_registers<Traits::kElement, false>(scores, a[0], a[1], a[2], a[3], k_step, step > 0);
     } else {
-      const uint64_t q_descriptor = operand_descriptor(q_address, Traits::kQueryPanelBytes);
       const uint64_t q_step =
-          q_descriptor + descriptor_step((step / 4) * Traits::kQueryPanelBytes + (step % 4) * 32);
+          descriptor(q_shared + operand_step((step / 4) * Traits::kQueryPanelBytes + (step % 4) * 32));
       wgmma_shared<Traits::kElement>(scores, q_step, k_step, step > 0);
     }
   }
@@ -120,9 +102,7 @@ __device__ __forceinline__ void issue_scores(float (&scores)[Traits::kScores],
 /// Issues O += P V.
 template <class Traits>
 __device__ __forceinline__ void issue_output(float (&out)[Traits::kOutChunks][64],
-                                             const uint32_t (&p)[Traits::kProbabilities],
-                                             uint32_t v_address) {
-  const uint64_t v_descriptor = operand_descriptor(v_address, Traits::kKeyPanelBytes);
+                                             const uint32_t (&p)[Traits::kProbabilities], uint32_t v) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::kKeySteps; ++step) {
@@ -130,19 +110,10 @@ __device__ __forceinline__ void issue_output(float (&out)[Traits::kOutChunks][64
     for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
       wgmma_registers<Traits::kElement, true>(
           out[chunk], p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3],
-          v_descriptor + descriptor_step(chunk * 2 * Traits::kKeyPanelBytes + step * 16 * 128), true);
+          descriptor(v + operand_step(chunk * 2 * Traits::kKeyPanelBytes + step * 16 * 128)), true);
     }
   }
   wgmma_commit();
-}
-
-template <int kChunks>
-__device__ __forceinline__ void clear(float (&out)[kChunks][64]) {
-#pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) out[chunk][i] = 0.0f;
-  }
 }
 
 template <int kChunks>
@@ -158,7 +129,7 @@ __device__ __forceinline__ void scale_output(float (&out)[kChunks][64], const fl
 template <class Traits>
 __device__ __forceinline__ void mask_tile(float (&scores)[Traits::kScores], const WorkItem& item,
                                           uint32_t rank, int32_t warpgroup, int32_t tile) {
-  const int32_t row = first_row(item.split(), rank, warpgroup) + thread_row();
+  const int32_t row = first_row(item, rank, warpgroup) + thread_row();
   const int32_t first_column = tile * Traits::kKeyTile + 2 * static_cast<int32_t>(threadIdx.x % 4);
   mask_scores(scores, visible_keys(item, row) - first_column, visible_keys(item, row + 8) - first_column);
 }
@@ -175,20 +146,24 @@ __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[Traits::kProbab
 /// Runs the item's tiles and leaves the finished rows in `out` and `rows`; Q is loaded.
 template <class Traits>
 __device__ __forceinline__ void attend(const AttentionParams& params, SharedStorage<Traits>& shared,
-                                       const WorkItem& item, int32_t warpgroup, const Turn& turn,
+                                       const WorkItem& item, int32_t warpgroup,
                                        const QueryFragments<Traits>& q, float (&out)[Traits::kOutChunks][64],
                                        RowState& rows) {
   float scores[Traits::kScores];
   uint32_t p[Traits::kProbabilities];
-  const uint32_t q_address = shared_address(&shared.q[warpgroup]);
-  const TileRange range = tile_range<Traits>(item, first_row(item.split(), cluster_rank(), warpgroup));
+  const uint32_t q_shared = uniform(operand(shared_address(&shared.q[warpgroup]), Traits::kQueryPanelBytes));
+  const uint32_t k_shared = uniform(operand(shared_address(&shared.k), Traits::kKeyPanelBytes));
+  const uint32_t v_shared = uniform(operand(shared_address(&shared.v), Traits::kKeyPanelBytes));
+  const TileRange own = tile_range<Traits>(item, first_row(item, cluster_rank(), warpgroup));
+  const TileRange range{uniform(own.unmasked), uniform(own.needed)};
   const StageRelease release(item.split(), shared_address(&shared), cluster_rank());
-  const uint32_t stride = slots_per_tile(item.split());
-  RingSlot slot = item.first_slot(warpgroup);
+  const uint32_t stride = uniform(slots_per_tile(item.split()));
+  RingSlot slot{uniform(item.first_slot(warpgroup).index)};
   float factor[2] = {1.0f, 1.0f};
 
   barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
-  issue_scores<Traits>(scores, q, q_address, shared_address(&shared.k[slot.stage()]));
+  issue_scores<Traits>(scores, q, q_shared, k_shared + slot.stage() * operand_step(Traits::kKeyBytes));
+  clear(out);
   wgmma_wait<0>();
   pin(scores);
   release(shared.k_empty[slot.stage()]);
@@ -202,12 +177,10 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
     const RingSlot previous = slot;
     slot.index += stride;
     barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
-    turn.begin();
-    issue_scores<Traits>(scores, q, q_address, shared_address(&shared.k[slot.stage()]));
+    issue_scores<Traits>(scores, q, q_shared, k_shared + slot.stage() * operand_step(Traits::kKeyBytes));
     if (rescale) scale_output(out, factor);
     barrier_wait(shared_address(&shared.v_full[previous.stage()]), previous.parity());
-    issue_output<Traits>(out, p, shared_address(&shared.v[previous.stage()]));
-    turn.end();
+    issue_output<Traits>(out, p, v_shared + previous.stage() * operand_step(Traits::kValueBytes));
     wgmma_wait<1>();
     pin(scores);
     release(shared.k_empty[slot.stage()]);
@@ -221,18 +194,20 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
 
   if (rescale) scale_output(out, factor);
   barrier_wait(shared_address(&shared.v_full[slot.stage()]), slot.parity());
-  issue_output<Traits>(out, p, shared_address(&shared.v[slot.stage()]));
+  issue_output<Traits>(out, p, v_shared + slot.stage() * operand_step(Traits::kValueBytes));
   wgmma_wait<0>();
   pin(out);
   release(shared.v_empty[slot.stage()]);
-  skip_tiles(shared, turn, release, slot, stride, item.tiles - range.needed);
+  skip_tiles(shared, release, slot, stride, item.tiles - range.needed);
+  if (range.unmasked < range.needed && output_is_spoilt(out)) {
+    repair_rows<Traits>(params, item, cluster_rank(), warpgroup, out, rows);
+  }
 }
 
 /// Run by the 128 threads of a warpgroup until there is no more work.
 template <class Traits>
 __device__ __forceinline__ void consume(const AttentionParams& params, SharedStorage<Traits>& shared,
                                         int32_t warpgroup) {
-  const Turn turn(warpgroup);
   float out[Traits::kOutChunks][64];
   QueryFragments<Traits> q;
   RowState rows;
@@ -243,15 +218,16 @@ __device__ __forceinline__ void consume(const AttentionParams& params, SharedSto
     barrier_wait(shared_address(&shared.q_full), n & 1);
     q.load(shared_address(&shared.q[warpgroup]));
     if constexpr (Traits::kQueryInRegisters) free_queries(shared);
-    clear(out);
     if (slot.item.tiles > 0) {
-      attend<Traits>(params, shared, slot.item, warpgroup, turn, q, out, rows);
+      attend<Traits>(params, shared, slot.item, warpgroup, q, out, rows);
     } else {
+      clear(out);
       rows = start_rows<Traits>(params, slot.item, cluster_rank(), warpgroup, out);
     }
     if constexpr (!Traits::kQueryInRegisters) free_queries(shared);
-    finish_item<Traits>(params, slot, cluster_rank(), warpgroup, out, rows);
+    finish_item<Traits>(params, shared, slot, cluster_rank(), warpgroup, out, rows);
   }
+  wait_stores();
 }
 
 }  // namespace mlaprefill::sm90

@@ -17,6 +17,7 @@ enum class RowSplit : int32_t {
 };
 
 inline constexpr int32_t kRowsPerWarpgroup = 64;
+inline constexpr int32_t kStoreRows = 16;  ///< rows a warp holds and stores at once
 inline constexpr int32_t kMaxEntryRows = 4 * kRowsPerWarpgroup;
 
 constexpr int32_t heads_per_item(RowSplit split) { return 1 << static_cast<int32_t>(split); }
@@ -53,12 +54,29 @@ struct AttentionSection {
 };
 static_assert(sizeof(AttentionSection) == 32);
 
+/// A 16-bit tensor as plain memory. Strides in elements; columns are contiguous.
+struct TensorRows {
+  const uint16_t* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+
+#ifdef __CUDACC__
+  __device__ const uint16_t* row(int64_t row, int32_t head) const {
+    return data + row * row_stride + head * head_stride;
+  }
+#endif
+};
+
 /// Kernel parameters of one launch. All memory is device memory. Strides are in elements.
 struct AttentionParams {
   CUtensorMap q_map;       ///< [q rows, heads, qk_dim], box 64 columns x 64 rows
   CUtensorMap k_nope_map;  ///< [k rows, kv heads, nope], box 64 columns x half a key tile
   CUtensorMap k_rope_map;  ///< [k rows, 1 or kv heads, rope], the same box
   CUtensorMap v_map;       ///< [k rows, kv heads, v_dim], the same box
+
+  CUtensorMap out_map;  ///< [q rows, heads, v_dim], box 64 columns x kStoreRows; 16-bit outputs alone
+
+  TensorRows q, k_nope, k_rope, v;  ///< the same tensors, for rows that take the slow way
 
   const AttentionEntry* entries;
   const AttentionSection* sections;

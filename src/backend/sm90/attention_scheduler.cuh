@@ -86,7 +86,8 @@ __device__ __forceinline__ void schedule(const AttentionParams& params, SharedSt
       claims = atomicAdd(params.item_counter, 1) + 1;
       number = clusters + claims - 1;
     }
-    const WorkItem item = decoder.decode(number);
+    WorkItem item = decoder.decode(number);
+    if ((n & 1) != 0) item.flags |= WorkItem::kSwapped;
     for (uint32_t rank = 0; rank < kClusterCtas; ++rank) {
       const uint32_t full = cluster_address(shared_address(&slot.full), rank);
       const uint32_t target = cluster_address(shared_address(&slot.item), rank);

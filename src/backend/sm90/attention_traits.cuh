@@ -63,6 +63,7 @@ __device__ __forceinline__ uint32_t slots_per_tile(RowSplit split) {
 /// One unit of work as the scheduler sends it: an entry, its first head and its number of key tiles.
 struct WorkItem {
   static constexpr int32_t kFirstSlotShift = 4;
+  static constexpr int32_t kSwapped = 64;
 
   int32_t q_row, q_rows, kv_row, kv_len;
   int32_t causal_offset;
@@ -71,6 +72,8 @@ struct WorkItem {
   int32_t tiles;  ///< < 0: no more work
 
   __device__ RowSplit split() const { return static_cast<RowSplit>(flags & AttentionEntry::kSplitMask); }
+  /// Whether the warpgroups of each CTA change places: a causal mask gives one of them more tiles.
+  __device__ bool swapped() const { return (flags & kSwapped) != 0; }
   __device__ RingSlot first_slot(int32_t warpgroup) const {
     const auto first = static_cast<uint32_t>(flags >> kFirstSlotShift) & 3;
     return {first + (slots_per_tile(split()) == 2 ? static_cast<uint32_t>(warpgroup) : 0)};
@@ -92,6 +95,7 @@ struct SharedStorage {
   uint8_t q[kConsumerWarpgroups][Traits::kQueryBytes];
   uint8_t k[Traits::kStages][Traits::kKeyBytes];
   uint8_t v[Traits::kStages][Traits::kValueBytes];
+  uint8_t out[kConsumerWarpgroups][4][kStoreRows * 128];  ///< 64 columns of each warp's output
   ItemSlot items[kItemSlots];
   uint64_t k_full[Traits::kStages];
   uint64_t k_empty[Traits::kStages];

@@ -70,16 +70,15 @@ __device__ __forceinline__ uint32_t thread_index() {
   return index;
 }
 
-// ---- named barriers and warpgroup registers
+/// Tells the compiler that a value is the same in the whole warp, so that what follows from it, such as the
+/// descriptors of matrix operands, is computed in uniform registers.
+template <class Integer>
+__device__ __forceinline__ Integer uniform(Integer x) {
+  return __shfl_sync(0xFFFFFFFF, x, 0);
+}
+
+// ---- warpgroup registers
 // ----------------------------------------------------------------
-
-__device__ __forceinline__ void named_barrier_sync(uint32_t id, uint32_t threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void named_barrier_arrive(uint32_t id, uint32_t threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 template <uint32_t kRegisters>
 __device__ __forceinline__ void give_back_registers() {
@@ -163,6 +162,29 @@ __device__ __forceinline__ void load_box_multicast(uint32_t destination, const C
       : "memory");
 }
 
+/// Makes this thread's writes to shared memory visible to the copies it or a thread synchronised with it
+/// starts.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Writes a box; rows past the end of the sequence are left out.
+__device__ __forceinline__ void store_box(const CUtensorMap* map, BoxPosition at, uint32_t source) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];\n\t"
+      "cp.async.bulk.commit_group;" ::"l"(map),
+      "r"(at.column), "r"(at.head), "r"(at.distance), "r"(at.end), "r"(kRaggedExtent), "r"(source)
+      : "memory");
+}
+
+/// Waits until the memory of this thread's stores may be written again.
+__device__ __forceinline__ void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/// Waits until this thread's stores have been made.
+__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 /// L2 policies in the encoding of createpolicy.fractional with fraction 1.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000;
 inline constexpr uint64_t kEvictLast = 0x14F0000000000000;
@@ -175,6 +197,20 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&out)[4], uint32_t addr
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address)
                : "memory");
+}
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                                uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ float log2_approximate(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 __device__ __forceinline__ float exp2_approximate(float x) {

@@ -12,16 +12,24 @@
 
 namespace mlaprefill::sm90 {
 
-/// Shared memory operand made of 64-column panels: 128-byte rows, 128-byte swizzle. A K-major operand (Q, K)
-/// ignores `panel_bytes`; for V, read across its rows, it is the distance to the next 64 columns.
-__device__ __forceinline__ uint64_t operand_descriptor(uint32_t address, uint32_t panel_bytes) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kEightRows | (uint64_t{panel_bytes >> 4} << 16) | ((address & 0x3FFFF) >> 4);
+/// The changing half of the descriptor of a shared memory operand made of 64-column panels: 128-byte rows,
+/// 128-byte swizzle. A K-major operand (Q, K) ignores `panel_bytes`; for V, read across its rows, it is the
+/// distance to the next 64 columns.
+__device__ __forceinline__ uint32_t operand(uint32_t address, uint32_t panel_bytes) {
+  constexpr uint32_t kAddressMask = 0x3FFFF;
+  return panel_bytes >> 4 << 16 | (address & kAddressMask) >> 4;
 }
 
-/// What a descriptor grows by when its address grows by `bytes`.
-__device__ constexpr uint64_t descriptor_step(uint32_t bytes) { return bytes >> 4; }
+/// What an operand grows by when its address grows by `bytes`.
+__device__ constexpr uint32_t operand_step(uint32_t bytes) { return bytes >> 4; }
+
+__device__ __forceinline__ uint64_t descriptor(uint32_t operand) {
+  constexpr uint32_t kSwizzle128 = uint32_t{1} << 30;
+  constexpr uint32_t kEightRows = 1024 >> 4;
+  uint64_t result;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(result) : "r"(operand), "n"(kSwizzle128 | kEightRows));
+  return result;
+}
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -58,6 +66,12 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   }
   return packed;
+}
+
+template <Element kElement>
+__device__ __forceinline__ float unpack(uint16_t bits) {
+  if constexpr (kElement == Element::kBF16) return __uint_as_float(uint32_t{bits} << 16);
+  return __half2float(__ushort_as_half(bits));
 }
 
 // The instruction's register lists, eight accumulators at a time. Accumulators are %0.., then A, B and the

@@ -122,6 +122,31 @@ class Batch {
     CUDA_OK(cudaDeviceSynchronize());
   }
 
+  /// Sets K and V of one key of every head.
+  void set_key(int64_t row, float value) {
+    const std::vector<Scalar> values(static_cast<size_t>(kv_row_), static_cast<Scalar>(value));
+    cudaMemcpy(static_cast<Scalar*>(kv_->data) + row * kv_row_, values.data(), values.size() * sizeof(Scalar),
+               cudaMemcpyHostToDevice);
+  }
+
+  /// Largest difference from `other`, an earlier out_bytes(), over query rows [begin, end); NaN counts as
+  /// infinite.
+  double distance(const std::vector<uint8_t>& other, int64_t begin, int64_t end) const {
+    const auto now = out_bytes();
+    double worst = 0;
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t i = 0; i < shape_.heads * shape_.value(); ++i) {
+        Scalar a, b;
+        std::memcpy(&a, &now[static_cast<size_t>(2 * (row * out_row_ + i))], 2);
+        std::memcpy(&b, &other[static_cast<size_t>(2 * (row * out_row_ + i))], 2);
+        const double difference =
+            std::abs(static_cast<double>(static_cast<float>(a)) - static_cast<float>(b));
+        worst = std::max(worst, std::isnan(difference) ? INFINITY : difference);
+      }
+    }
+    return worst;
+  }
+
   std::vector<uint8_t> out_bytes() const { return out_->download<uint8_t>(); }
   std::vector<float> lse() const { return lse_->download<float>(); }
 
@@ -289,6 +314,34 @@ TEST(AttentionKernel, LongRows) {
 TEST(AttentionKernel, LargeLogits) {
   check_batch<__nv_bfloat16>({.scale = 1.5f}, place({{300, 2000}, {700, 701}, {33, 1500}}, true));
 }
+/// Rows before a key that is not finite must not notice it, those that see it must, other requests never.
+template <class Scalar>
+void check_key_behind_the_mask(const Shape& shape, float value) {
+  const auto spans = place({{300, 1000}, {200, 200}, {64, 64}, {130, 513}}, true);
+  for (int64_t seen_from : {0, 1, 62, 150, 199}) {
+    Batch<Scalar> batch(shape, spans);
+    batch.poison_results();
+    batch.run(spans);
+    const auto clean = batch.out_bytes();
+    const AttentionSpan& span = spans[1];
+    batch.set_key(span.k_row + seen_from, value);
+    batch.poison_results();
+    batch.run(spans);
+    EXPECT_EQ(batch.distance(clean, spans[0].q_row, spans[0].q_row + 300), 0);
+    EXPECT_EQ(batch.distance(clean, spans[2].q_row, spans[3].q_row + 130), 0);
+    EXPECT_LE(batch.distance(clean, span.q_row, span.q_row + seen_from), 0.03);
+    for (int64_t row = seen_from; row < 200; row += 7) {
+      EXPECT_EQ(batch.distance(clean, span.q_row + row, span.q_row + row + 1), INFINITY) << "row " << row;
+    }
+  }
+}
+TEST(AttentionKernel, KeysThatAreNotFiniteBehindTheMask) {
+  check_key_behind_the_mask<__nv_bfloat16>({}, NAN);
+  check_key_behind_the_mask<__nv_bfloat16>({}, INFINITY);
+  check_key_behind_the_mask<__half>({.element = Element::kF16}, NAN);
+  check_key_behind_the_mask<__nv_bfloat16>({.dims = KernelDims::k256x256, .scale = 0.0625f}, NAN);
+}
+
 TEST(AttentionKernel, Float32OutputAndOtherLseViews) {
   Batch<__nv_bfloat16> batch({}, place({{130, 200}, {64, 64}, {1, 129}, {300, 1000}, {100, 37}}, true));
   batch.call().out_is_f32 = true;

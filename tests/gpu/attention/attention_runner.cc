@@ -36,6 +36,8 @@ AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const Atte
       !encode(encoder, call, call.k_nope, nope, call.kv_heads, box_rows, &params_.k_nope_map) ||
       !encode(encoder, call, call.k_rope, kRope, call.rope_per_head ? call.kv_heads : 1, box_rows,
               &params_.k_rope_map) ||
+      (!call.out_is_f32 && !encode(encoder, call, call.out, value_dim(call.dims), call.num_heads, kStoreRows,
+                                   &params_.out_map)) ||
       !encode(encoder, call, call.v, value_dim(call.dims), call.kv_heads, box_rows, &params_.v_map)) {
     error = "tensor map: refused";
     return;
@@ -52,6 +54,14 @@ AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const Atte
   cudaMemcpy(bytes + entry_bytes, schedule.sections.data(), section_bytes, cudaMemcpyHostToDevice);
   counters_ = reinterpret_cast<uint32_t*>(bytes + entry_bytes + section_bytes);
   cudaMemset(counters_, 0, counter_bytes);
+
+  const auto rows_of = [](const DeviceTensor& tensor) {
+    return TensorRows{static_cast<const uint16_t*>(tensor.data), tensor.row_stride, tensor.head_stride};
+  };
+  params_.q = rows_of(call.q);
+  params_.k_nope = rows_of(call.k_nope);
+  params_.k_rope = rows_of(call.k_rope);
+  params_.v = rows_of(call.v);
 
   params_.entries = reinterpret_cast<const AttentionEntry*>(bytes);
   params_.sections = reinterpret_cast<const AttentionSection*>(bytes + entry_bytes);
