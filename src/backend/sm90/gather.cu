@@ -1,13 +1,15 @@
-// Latents of one pass, from the paged cache and from the new tokens, into the workspace. One warp a row.
+// Latents of one pass, from the paged cache and from the new tokens, into the workspace. A warp moves a few
+// consecutive rows at a time: it finds where they come from, then loads all of them before it stores any.
 #include "backend/sm90/latent_kernels.h"
 #include "backend/sm90/latent_row.cuh"
 
 namespace mlaprefill::sm90 {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4;
 constexpr int kBlocksPerProcessor = 8;
-constexpr int kRowsPerStep = 4;  ///< consecutive rows of a warp, whose addresses are found side by side
+constexpr int kRowsPerStep = 4;
+constexpr int kInFlight = 9;  ///< chunks a lane holds: four rows of 576 elements are 9 x 32 chunks
 
 struct GatherParams {
   GatherArgs args;
@@ -18,107 +20,191 @@ struct GatherParams {
 
 enum class Source : int32_t { kNothing, kNewTokens, kCache, kBadBlock };
 
-/// Where one row comes from: a row of the new tokens, or a row of the cache as block * block_size + offset.
+/// Where one row comes from. `rope` is set back by the latent width: column c of the row is at
+/// (c < latent_width ? latents : rope) + c elements, in the packed row of the cache in elements of its rope.
 struct RowSource {
+  const uint8_t* latents = nullptr;
+  const uint8_t* rope = nullptr;
   Source source = Source::kNothing;
-  int64_t index = 0;
 };
 
-/// The last span that begins at or before the row holds it, if any does.
-__device__ RowSource find_row(const GatherArgs& args, const MetadataHeader& header, int64_t row) {
-  const auto* base = static_cast<const uint8_t*>(args.metadata);
-  const auto& record = *reinterpret_cast<const PassRecord*>(base + pass_record_offset_bytes(args.pass));
-  const auto* spans =
-      reinterpret_cast<const GatherSpan*>(base + header.spans_offset_bytes) + record.span_begin;
+/// The last span that begins at or before the row, -1 when there is none. Called by a whole warp.
+__device__ int32_t find_span(const GatherSpan* spans, int32_t count, int64_t row, int32_t lane) {
   int32_t begin = 0;
-  int32_t end = record.span_count;
+  int32_t end = count;
   while (begin < end) {
-    const int32_t middle = begin + (end - begin) / 2;
-    if (spans[middle].row_begin <= row) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
+    const int32_t step = (end - begin + 31) / 32;
+    const int32_t probe = begin + (lane + 1) * step - 1;
+    const bool before = probe < end && spans[probe].row_begin <= row;
+    begin += __popc(__ballot_sync(~0u, before)) * step;
+    end = min(end, begin + step - 1);
   }
-  if (begin == 0) return {};
-  const GatherSpan span = spans[begin - 1];
+  return begin - 1;
+}
+
+__device__ RowSource cached_row(const GatherParams& params, const MetadataHeader& header,
+                                const GatherSpan& span, uint32_t key) {
+  const CacheView& cache = params.args.cache;
+  const auto* blocks = reinterpret_cast<const int32_t*>(static_cast<const uint8_t*>(params.args.metadata) +
+                                                        header.blocks_offset_bytes);
+  const auto block_size = static_cast<uint32_t>(header.block_size);
+  const uint32_t column = key / block_size;
+  const int64_t block = blocks[span.block_begin + column];
+  if (block < 0 || block >= cache.blocks) return {nullptr, nullptr, Source::kBadBlock};
+  const int64_t offset = block * cache.block_stride + (key - column * block_size) * cache.row_stride;
+  const auto* row = static_cast<const uint8_t*>(cache.data) + offset * element_bytes(cache.dtype);
+  const uint8_t* rope = row;
+  if (cache.dtype == DType::kU8) rope = row + kPackedRopeOffsetBytes - 2 * kPackedLatents;
+  return {row, rope, Source::kCache};
+}
+
+/// `index`: the last span that begins at or before `row`, or one before it.
+__device__ RowSource find_row(const GatherParams& params, const MetadataHeader& header,
+                              const GatherSpan* spans, int32_t count, int32_t index, int64_t row) {
+  while (index + 1 < count && spans[index + 1].row_begin <= row) ++index;
+  if (index < 0) return {};
+  const GatherSpan span = spans[index];
   const int64_t offset = row - span.row_begin;
   if (offset >= span.rows) return {};
   const int64_t key = span.key_begin + offset;
-  if (key >= span.context_len) return {Source::kNewTokens, span.first_new_row + key - span.context_len};
-  const auto* blocks = reinterpret_cast<const int32_t*>(base + header.blocks_offset_bytes);
-  const int64_t column = key / header.block_size;
-  const int64_t block = blocks[span.block_begin + column];
-  if (block < 0 || block >= args.cache.blocks) return {Source::kBadBlock, 0};
-  return {Source::kCache, block * header.block_size + key - column * header.block_size};
+  if (key < span.context_len) return cached_row(params, header, span, static_cast<uint32_t>(key));
+  const GatherArgs& args = params.args;
+  const int64_t token = span.first_new_row + key - span.context_len;
+  const auto* rope = static_cast<const uint8_t*>(row_address(args.new_rope, token));
+  return {static_cast<const uint8_t*>(row_address(args.new_latents, token)),
+          rope - args.latent_width * element_bytes(args.new_rope.dtype), Source::kNewTokens};
 }
 
-__device__ __forceinline__ Chunk load_cached(const GatherParams& params, int64_t slot, int32_t column) {
-  const CacheView& cache = params.args.cache;
-  const int64_t block = slot / cache.block_size;
-  const int64_t offset = block * cache.block_stride + (slot - block * cache.block_size) * cache.row_stride;
-  if (cache.dtype == DType::kU8) {
-    const auto* row = static_cast<const uint8_t*>(cache.data) + offset;
-    if (column >= kPackedLatents) {
-      return load_chunk_as<__nv_bfloat16>(row + kPackedRopeOffsetBytes, column - kPackedLatents,
-                                          params.aligned_cache);
+/// Whether the row's 16-byte chunks can be copied as they are. A row of nothing can: it becomes zeros.
+__device__ bool is_plain(const GatherParams& params, Source source) {
+  const GatherArgs& args = params.args;
+  switch (source) {
+    case Source::kNothing:
+      return true;
+    case Source::kNewTokens:
+      return params.aligned_latents && params.aligned_rope && args.new_latents.dtype == args.out.dtype;
+    case Source::kCache:
+      return params.aligned_cache && args.cache.dtype == args.out.dtype;
+    default:
+      return false;
+  }
+}
+
+/// Walks the chunks of consecutive rows, 32 at a time.
+struct ChunkWalk {
+  int32_t row = 0;
+  int32_t chunk = 0;
+  int32_t chunks_per_row;
+
+  __device__ ChunkWalk(int32_t lane, int32_t chunks_per_row_) : chunks_per_row(chunks_per_row_) {
+    advance(lane);
+  }
+  __device__ void advance(int32_t count = 32) {
+    chunk += count;
+    while (chunk >= chunks_per_row) {
+      chunk -= chunks_per_row;
+      ++row;
     }
-    Chunk chunk = load_chunk_as<__nv_fp8_storage_t>(row, column, params.aligned_cache);
-    const auto* scales = reinterpret_cast<const float*>(row + kPackedScalesOffsetBytes);
-    scale_chunk(chunk, scales[column / kPackedGroup]);
+  }
+};
+
+__device__ void copy_rows(const GatherArgs& args, const RowSource* sources, int32_t rows, uint8_t* out,
+                          int32_t lane) {
+  constexpr int32_t kChunkBytes = 2 * kChunk;
+  const int64_t row_bytes = args.out.row_stride * 2;
+  ChunkWalk load(lane, (args.latent_width + args.rope_width) / kChunk);
+  ChunkWalk store = load;
+  while (store.row < rows) {
+    uint4 held[kInFlight];
+#pragma unroll
+    for (uint4& chunk : held) {
+      chunk = {};
+      if (load.row < rows) {
+        const RowSource& source = sources[load.row];
+        const uint8_t* base = load.chunk * kChunk < args.latent_width ? source.latents : source.rope;
+        if (base != nullptr) chunk = *reinterpret_cast<const uint4*>(base + load.chunk * kChunkBytes);
+      }
+      load.advance();
+    }
+#pragma unroll
+    for (const uint4& chunk : held) {
+      if (store.row < rows) {
+        *reinterpret_cast<uint4*>(out + store.row * row_bytes + store.chunk * kChunkBytes) = chunk;
+      }
+      store.advance();
+    }
+  }
+}
+
+__device__ Chunk load_converted(const GatherParams& params, const RowSource& source, int32_t column) {
+  const GatherArgs& args = params.args;
+  if (source.latents == nullptr) {
+    const float value = source.source == Source::kBadBlock ? __int_as_float(0x7fc00000) : 0.0f;
+    Chunk chunk;
+#pragma unroll
+    for (float& element : chunk.value) element = value;
     return chunk;
   }
-  const auto* row = static_cast<const uint8_t*>(cache.data) + offset * element_bytes(cache.dtype);
-  Chunk chunk = load_chunk(row, cache.dtype, column, params.aligned_cache);
-  if (cache.dtype == DType::kF8E4M3) scale_chunk(chunk, cache.scale);
-  return chunk;
-}
-
-__device__ __forceinline__ Chunk load_new(const GatherParams& params, int64_t row, int32_t column) {
-  const GatherArgs& args = params.args;
-  if (column < args.latent_width) {
-    return load_chunk(row_address(args.new_latents, row), args.new_latents.dtype, column,
-                      params.aligned_latents);
+  const bool is_rope = column >= args.latent_width;
+  const uint8_t* row = is_rope ? source.rope : source.latents;
+  if (source.source == Source::kNewTokens) {
+    return load_chunk(row, args.new_latents.dtype, column,
+                      is_rope ? params.aligned_rope : params.aligned_latents);
   }
-  return load_chunk(row_address(args.new_rope, row), args.new_rope.dtype, column - args.latent_width,
-                    params.aligned_rope);
+  const CacheView& cache = args.cache;
+  if (cache.dtype != DType::kU8) {
+    Chunk chunk = load_chunk(row, cache.dtype, column, params.aligned_cache);
+    if (cache.dtype == DType::kF8E4M3) scale_chunk(chunk, cache.scale);
+    return chunk;
+  }
+  if (is_rope) return load_chunk_as<__nv_bfloat16>(row, column, params.aligned_cache);
+  Chunk chunk = load_chunk_as<__nv_fp8_storage_t>(row, column, params.aligned_cache);
+  scale_chunk(chunk, reinterpret_cast<const float*>(row + kPackedScalesOffsetBytes)[column / kPackedGroup]);
+  return chunk;
 }
 
-__device__ __forceinline__ Chunk constant_chunk(float value) {
-  Chunk chunk;
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) chunk.value[i] = value;
-  return chunk;
+__device__ void convert_rows(const GatherParams& params, const RowSource* sources, int32_t rows, uint8_t* out,
+                             int32_t lane) {
+  const GatherArgs& args = params.args;
+  ChunkWalk walk(lane, (args.latent_width + args.rope_width) / kChunk);
+#pragma unroll 3
+  for (; walk.row < rows; walk.advance()) {
+    const Chunk chunk = load_converted(params, sources[walk.row], walk.chunk * kChunk);
+    store_chunk(out + walk.row * args.out.row_stride * 2, args.out.dtype, walk.chunk * kChunk, chunk, true);
+  }
 }
 
 __global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_constant__ GatherParams params) {
+  __shared__ RowSource shared[kWarps][kRowsPerStep];
   cudaGridDependencySynchronize();
   const GatherArgs& args = params.args;
-  const auto& header = *static_cast<const MetadataHeader*>(args.metadata);
+  const auto* metadata = static_cast<const uint8_t*>(args.metadata);
+  const auto& record = *reinterpret_cast<const PassRecord*>(metadata + pass_record_offset_bytes(args.pass));
+  const auto& header = *reinterpret_cast<const MetadataHeader*>(metadata);
+  const int32_t count = record.span_count;
+  const auto* spans =
+      reinterpret_cast<const GatherSpan*>(metadata + header.spans_offset_bytes) + record.span_begin;
+
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t width = args.latent_width + args.rope_width;
-  const int64_t warps = int64_t{gridDim.x} * kWarps;
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  for (int64_t first = warp * kRowsPerStep; first < args.rows; first += warps * kRowsPerStep) {
-    RowSource mine;
-    if (lane < kRowsPerStep && first + lane < args.rows) mine = find_row(args, header, first + lane);
-    for (int32_t i = 0; i < kRowsPerStep && first + i < args.rows; ++i) {
-      const auto source = static_cast<Source>(__shfl_sync(~0u, static_cast<int32_t>(mine.source), i));
-      const int64_t index = __shfl_sync(~0u, mine.index, i);
-      auto* out = static_cast<uint8_t*>(args.out.data) + (first + i) * args.out.row_stride * 2;
-#pragma unroll 3
-      for (int32_t column = lane * kChunk; column < width; column += 32 * kChunk) {
-        Chunk chunk;
-        if (source == Source::kCache) {
-          chunk = load_cached(params, index, column);
-        } else if (source == Source::kNewTokens) {
-          chunk = load_new(params, index, column);
-        } else {
-          chunk = constant_chunk(source == Source::kBadBlock ? __int_as_float(0x7fc00000) : 0.0f);
-        }
-        store_chunk(out, args.out.dtype, column, chunk, true);
-      }
+  RowSource* sources = shared[threadIdx.x / 32];
+  const int64_t stride = int64_t{gridDim.x} * kWarps * kRowsPerStep;
+  const int64_t begin = (int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kRowsPerStep;
+  for (int64_t first = begin; first < args.rows; first += stride) {
+    const auto rows = static_cast<int32_t>(min(int64_t{kRowsPerStep}, args.rows - first));
+    const int32_t span = find_span(spans, count, first, lane);
+    bool plain = true;
+    if (lane < rows) {
+      sources[lane] = find_row(params, header, spans, count, span, first + lane);
+      plain = is_plain(params, sources[lane].source);
     }
+    __syncwarp();
+    auto* out = static_cast<uint8_t*>(args.out.data) + first * args.out.row_stride * 2;
+    if (__all_sync(~0u, plain)) {
+      copy_rows(args, sources, rows, out, lane);
+    } else {
+      convert_rows(params, sources, rows, out, lane);
+    }
+    __syncwarp();
   }
 }
 
