@@ -16,7 +16,12 @@ using verify::AttentionInputs;
 using verify::LayerInputs;
 using verify::Outputs;
 
-class Poison : public BackendTest {};
+class Poison : public BackendTest {
+ protected:
+  /// Rows that a NaN behind their mask has spoilt are computed again: right, but in an order of their own, so
+  /// that bits depend on where the keys are cut (docs/hopper.md).
+  bool repairs_rows() const { return backend().name() == "sm90"; }
+};
 
 TEST_P(Poison, PaddingRowsAreLeftAlone) {
   verify::LayerCase one{.name = "padding", .dims = layer_dims(), .requests = {{1, 20}}};
@@ -45,7 +50,15 @@ TEST_P(Poison, NaNAtALaterKeyDoesNotReachEarlierQueries) {
       const auto expected = verify::expect(broken, verify::all_heads(2));
       EXPECT_FALSE(std::isnan(expected[static_cast<size_t>(key - 1)].lse));
       EXPECT_TRUE(std::isnan(expected[static_cast<size_t>(key)].lse));
-      expect_passed(verify::run_attention(broken, expected, backend()), backend(), std::to_string(key));
+      if (!repairs_rows()) {
+        expect_passed(verify::run_attention(broken, expected, backend()), backend(), std::to_string(key));
+        continue;
+      }
+      verify::Report report;
+      const Outputs got = verify::attend_once(broken, backend(), false, report);
+      ASSERT_EQ(report.problem(), "");
+      verify::HostTensor lse = got.lse;
+      EXPECT_EQ(verify::compare(expected, got.out.view(), got.lse_view(lse.view())).failure, "") << key;
     }
   }
 }
