@@ -48,7 +48,7 @@ HWY_INLINE void hide_from(float* scores, int64_t count) {
 
 template <typename Storage>
 HWY_INLINE void zero(Storage* p, int64_t begin, int64_t end) {
-  if (begin < end) __builtin_memset(p + begin, 0, static_cast<size_t>(end - begin) * sizeof(Storage));
+  for (int64_t i = begin; i < end; i += kLanes) OperandIo<Storage>::store(hn::Zero(kFloats), p + i);
 }
 
 HWY_INLINE float row_max(const float* scores, int64_t begin, int64_t end) {
