@@ -47,8 +47,6 @@ SHAPES = [
 
 
 class Kernel:
-    LAUNCHES = 4096
-
     def __init__(self, path):
         self.lib = ctypes.CDLL(path)
         self.lib.attention_bench_create.restype = ctypes.c_void_p
@@ -63,18 +61,13 @@ class Kernel:
         runner = self.lib.attention_bench_create(
             heads, pointer(t.q), pointer(t.kv), pointer(t.rope), ctypes.c_int64(64), pointer(t.out),
             pointer(t.lse), ctypes.c_int64(q_row), ctypes.c_float(192 ** -0.5), array,
-            ctypes.c_int64(len(shape.requests)), self.LAUNCHES)
+            ctypes.c_int64(len(shape.requests)))
         assert runner, "create failed"
         runner = ctypes.c_void_p(runner)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        state = {"next": self.LAUNCHES}
 
         def call():
-            if state["next"] >= self.LAUNCHES:
-                self.lib.attention_bench_reset(runner, stream)
-                state["next"] = 0
-            assert self.lib.attention_bench_launch(runner, state["next"], stream) == 0
-            state["next"] += 1
+            assert self.lib.attention_bench_launch(runner, stream) == 0
 
         return call
 

@@ -14,7 +14,7 @@ extern "C" {
 /// spans: 5 numbers each: q_row, q_len, k_row, k_len, causal_offset. Null on failure.
 void* attention_bench_create(int32_t heads, void* q, void* expanded, void* rope, int64_t rope_row_stride,
                              void* out, float* lse, int64_t q_rows, float scale, const int64_t* spans,
-                             int64_t count, int32_t launches) {
+                             int64_t count) {
   AttentionCall call;
   call.num_heads = heads;
   call.kv_heads = heads;
@@ -35,18 +35,14 @@ void* attention_bench_create(int32_t heads, void* q, void* expanded, void* rope,
     list[i].causal_offset = spans[5 * i + 4];
   }
   std::string error;
-  auto* runner = new AttentionRunner(call, list, launches, error);
+  auto* runner = new AttentionRunner(call, list, error);
   if (error.empty()) return runner;
   delete runner;
   return nullptr;
 }
 
-int32_t attention_bench_launch(void* runner, int32_t index, void* stream) {
-  return static_cast<AttentionRunner*>(runner)->launch(index, static_cast<cudaStream_t>(stream));
-}
-
-void attention_bench_reset(void* runner, void* stream) {
-  static_cast<AttentionRunner*>(runner)->reset_counters(static_cast<cudaStream_t>(stream));
+int32_t attention_bench_launch(void* runner, void* stream) {
+  return static_cast<AttentionRunner*>(runner)->launch(static_cast<cudaStream_t>(stream));
 }
 
 void attention_bench_destroy(void* runner) { delete static_cast<AttentionRunner*>(runner); }

@@ -141,5 +141,32 @@ TEST(Sm90Metadata, CallEntriesCarryTheCausalOffset) {
   EXPECT_EQ(entries[305].causal_offset, AttentionEntry::kNotCausal);
 }
 
+// Four requests of 512 new tokens over 16,384: what L2 cannot hold is shared between neighbours.
+TEST(Sm90Metadata, EntriesThatShareManyKeysStandTogetherWhenThereIsMuchToDo) {
+  std::vector<AttentionSpan> spans;
+  for (int64_t r = 0; r < 4; ++r) {
+    spans.push_back(
+        {.q_row = 512 * r, .q_len = 512, .k_row = 16896 * r, .k_len = 16896, .causal_offset = 16384});
+  }
+  for (const int64_t heads : {16, 256}) {
+    AttentionArgs args;
+    args.q = ConstTensor(nullptr, DType::kBF16, {2048, heads, 192});
+    args.k = ConstTensor(nullptr, DType::kBF16, {4 * 16896, heads, 128});
+    args.v = ConstTensor(nullptr, DType::kBF16, {4 * 16896, heads, 128});
+    args.spans = spans;
+    std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bound_bytes(args)));
+    write_call_metadata(args, bytes.data());
+    std::vector<int32_t> rows;
+    for (int64_t e = 0; e < 8; ++e) {
+      rows.push_back(read<AttentionEntry>(
+                         bytes, entries_offset_bytes(1) + e * static_cast<int64_t>(sizeof(AttentionEntry)))
+                         .q_row);
+    }
+    const std::vector<int32_t> by_cost{256, 768, 1280, 1792, 0, 512, 1024, 1536};
+    const std::vector<int32_t> by_keys{256, 0, 768, 512, 1280, 1024, 1792, 1536};
+    EXPECT_EQ(rows, heads == 16 ? by_cost : by_keys) << heads << " heads";
+  }
+}
+
 }  // namespace
 }  // namespace mlaprefill::sm90

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kElementBytes = 2;
 /// Keys and values of the heads in flight together should stay in L2, which other data shares.
 constexpr int64_t kResidentBytes = int64_t{24} << 20;
+/// With fewer items it matters more that the cheapest come last.
+constexpr int64_t kItemsWorthGrouping = 1024;
 
 struct HeadShape {
   int32_t num_heads = 0;
@@ -49,7 +52,18 @@ int64_t distinct_keys(std::span<const AttentionEntry> entries) {
   return keys;
 }
 
-AttentionSection make_section(std::span<const AttentionEntry> entries, int32_t entry_begin,
+/// Brings entries that share keys together, in the order of their costliest ones.
+void group_by_keys(std::span<AttentionEntry> entries) {
+  std::map<std::pair<int32_t, int32_t>, size_t> order;
+  for (const AttentionEntry& entry : entries) order.try_emplace({entry.kv_row, entry.kv_len}, order.size());
+  std::stable_sort(entries.begin(), entries.end(), [&](const AttentionEntry& a, const AttentionEntry& b) {
+    return order.at({a.kv_row, a.kv_len}) < order.at({b.kv_row, b.kv_len});
+  });
+}
+
+/// Makes the section of entries of one split, costliest first. Where L2 cannot hold even one head's keys and
+/// there is much to do, entries that share keys run side by side.
+AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_begin,
                               const HeadShape& shape) {
   const int32_t heads = heads_per_item(static_cast<RowSplit>(entries[0].flags & AttentionEntry::kSplitMask));
   const int64_t item_bytes = std::max<int64_t>(1, distinct_keys(entries) * shape.kv_row_bytes * heads);
@@ -57,13 +71,15 @@ AttentionSection make_section(std::span<const AttentionEntry> entries, int32_t e
   section.entry_begin = entry_begin;
   section.entry_count = static_cast<int32_t>(entries.size());
   section.items_per_entry = (shape.num_heads + heads - 1) / heads;
+  const int64_t items = int64_t{section.entry_count} * section.items_per_entry;
+  if (item_bytes > kResidentBytes && items >= kItemsWorthGrouping) group_by_keys(entries);
   section.group_items =
       static_cast<int32_t>(std::clamp<int64_t>(kResidentBytes / item_bytes, 1, section.items_per_entry));
   return section;
 }
 
 /// Turns entries, costliest first, into at most one section for each split, in the order of their costliest
-/// entries. Writes the entries, in that order, from index `first` of the list of all entries.
+/// entries. Writes the entries from index `first` of the list of all entries.
 void write_sections(std::span<const AttentionEntry> entries, const HeadShape& shape, int32_t first,
                     AttentionEntry* list, PassRecord& record) {
   std::array<bool, kSections> done{};
@@ -75,7 +91,7 @@ void write_sections(std::span<const AttentionEntry> entries, const HeadShape& sh
     AttentionEntry* end = std::copy_if(
         entries.begin(), entries.end(), list + first,
         [split](const AttentionEntry& entry) { return (entry.flags & AttentionEntry::kSplitMask) == split; });
-    const std::span<const AttentionEntry> written(list + first, end);
+    const std::span<AttentionEntry> written(list + first, end);
     record.sections[section] = make_section(written, first, shape);
     items += static_cast<uint32_t>(record.sections[section].entry_count) *
              static_cast<uint32_t>(record.sections[section].items_per_entry);

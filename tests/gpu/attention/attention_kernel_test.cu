@@ -116,9 +116,9 @@ class Batch {
 
   void run(const std::vector<AttentionSpan>& spans) {
     std::string error;
-    AttentionRunner runner(call_, spans, 1, error);
+    AttentionRunner runner(call_, spans, error);
     ASSERT_EQ(error, "");
-    CUDA_OK(runner.launch(0, nullptr));
+    CUDA_OK(runner.launch(nullptr));
     CUDA_OK(cudaDeviceSynchronize());
   }
 

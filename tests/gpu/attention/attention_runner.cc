@@ -1,7 +1,8 @@
 #include "gpu/attention/attention_runner.h"
 
-#include <algorithm>
+#include <vector>
 
+#include "backend/sm90/metadata.h"
 #include "backend/sm90/tensor_map.h"
 
 namespace mlaprefill::sm90 {
@@ -20,17 +21,10 @@ bool encode(TensorMapEncoder encoder, const AttentionCall& call, const DeviceTen
 }  // namespace
 
 AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const AttentionSpan> spans,
-                                 int32_t launches, std::string& error)
-    : call_(call), launches_(launches) {
-  const int32_t key_tile = key_tile_of(call.dims);
-  const AttentionSchedule schedule = make_attention_schedule(spans, call.num_heads, key_tile);
-  if (schedule.sections.empty()) {
-    error = "schedule: too large";
-    return;
-  }
-  items_ = schedule.items;
+                                 std::string& error)
+    : call_(call) {
   const TensorMapEncoder encoder = find_tensor_map_encoder();
-  const int32_t box_rows = key_tile / 2;
+  const int32_t box_rows = key_tile_of(call.dims) / 2;
   const int64_t nope = nope_dim(call.dims);
   if (!encode(encoder, call, call.q, nope + kRope, call.num_heads, kRowsPerWarpgroup, &params_.q_map) ||
       !encode(encoder, call, call.k_nope, nope, call.kv_heads, box_rows, &params_.k_nope_map) ||
@@ -42,18 +36,23 @@ AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const Atte
     error = "tensor map: refused";
     return;
   }
-  const size_t entry_bytes = schedule.entries.size() * sizeof(AttentionEntry);
-  const size_t section_bytes = schedule.sections.size() * sizeof(AttentionSection);
-  const size_t counter_bytes = static_cast<size_t>(launches) * sizeof(uint32_t);
-  if (cudaMalloc(&metadata_, entry_bytes + section_bytes + counter_bytes) != cudaSuccess) {
+  AttentionArgs args;
+  args.spans = spans;
+  args.q.shape[1] = call.num_heads;
+  args.k.shape[2] = nope;
+  args.v.shape[2] = value_dim(call.dims);
+  std::vector<std::byte> metadata(static_cast<size_t>(call_metadata_bound_bytes(args)));
+  const auto bytes = static_cast<size_t>(write_call_metadata(args, metadata.data()));
+  if (cudaMalloc(&metadata_, bytes) != cudaSuccess) {
     error = "metadata: no memory";
     return;
   }
-  auto* bytes = static_cast<uint8_t*>(metadata_);
-  cudaMemcpy(bytes, schedule.entries.data(), entry_bytes, cudaMemcpyHostToDevice);
-  cudaMemcpy(bytes + entry_bytes, schedule.sections.data(), section_bytes, cudaMemcpyHostToDevice);
-  counters_ = reinterpret_cast<uint32_t*>(bytes + entry_bytes + section_bytes);
-  cudaMemset(counters_, 0, counter_bytes);
+  cudaMemcpy(metadata_, metadata.data(), bytes, cudaMemcpyHostToDevice);
+  auto* base = static_cast<std::byte*>(metadata_);
+  auto* record = reinterpret_cast<PassRecord*>(base + pass_record_offset_bytes(0));
+  params_.entries = reinterpret_cast<const AttentionEntry*>(base + entries_offset_bytes(1));
+  params_.sections = record->sections;
+  params_.item_counter = &record->item_counter;
 
   const auto rows_of = [](const DeviceTensor& tensor) {
     return TensorRows{static_cast<const uint16_t*>(tensor.data), tensor.row_stride, tensor.head_stride};
@@ -63,8 +62,6 @@ AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const Atte
   params_.k_rope = rows_of(call.k_rope);
   params_.v = rows_of(call.v);
 
-  params_.entries = reinterpret_cast<const AttentionEntry*>(bytes);
-  params_.sections = reinterpret_cast<const AttentionSection*>(bytes + entry_bytes);
   params_.out = call.out.data;
   params_.out_row_stride = call.out.row_stride;
   params_.out_head_stride = call.out.head_stride;
@@ -93,14 +90,8 @@ AttentionRunner::AttentionRunner(const AttentionCall& call, std::span<const Atte
 
 AttentionRunner::~AttentionRunner() { cudaFree(metadata_); }
 
-cudaError_t AttentionRunner::launch(int32_t index, cudaStream_t stream) const {
-  AttentionParams params = params_;
-  params.item_counter = counters_ + index % launches_;
-  return launch_attention(call_.dims, call_.element, params, max_clusters_, stream);
-}
-
-void AttentionRunner::reset_counters(cudaStream_t stream) const {
-  cudaMemsetAsync(counters_, 0, static_cast<size_t>(launches_) * sizeof(uint32_t), stream);
+cudaError_t AttentionRunner::launch(cudaStream_t stream) const {
+  return launch_attention(call_.dims, call_.element, params_, max_clusters_, stream);
 }
 
 }  // namespace mlaprefill::sm90

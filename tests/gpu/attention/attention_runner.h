@@ -9,7 +9,7 @@
 #include <string>
 
 #include "backend/sm90/attention_launch.h"
-#include "gpu/attention/attention_schedule.h"
+#include "mlaprefill/backend.h"
 
 namespace mlaprefill::sm90 {
 
@@ -42,29 +42,22 @@ struct AttentionCall {
 inline constexpr float kNaturalLse = 1.0f;
 inline constexpr float kLog2Lse = 1.4426950408889634f;
 
-/// Owns the device copy of one schedule and a row of launch counters.
+/// Owns the device copy of one schedule.
 class AttentionRunner {
  public:
   /// Empty `error` on success.
-  AttentionRunner(const AttentionCall& call, std::span<const AttentionSpan> spans, int32_t launches,
-                  std::string& error);
+  AttentionRunner(const AttentionCall& call, std::span<const AttentionSpan> spans, std::string& error);
   ~AttentionRunner();
   AttentionRunner(const AttentionRunner&) = delete;
   AttentionRunner& operator=(const AttentionRunner&) = delete;
 
-  /// Enqueues launch number `index` of the reserved ones. Each may be used once between resets.
-  cudaError_t launch(int32_t index, cudaStream_t stream) const;
-  void reset_counters(cudaStream_t stream) const;
-  uint32_t items() const { return items_; }
+  cudaError_t launch(cudaStream_t stream) const;
 
  private:
   AttentionCall call_;
   AttentionParams params_{};
   void* metadata_ = nullptr;
-  uint32_t* counters_ = nullptr;
-  int32_t launches_ = 0;
   int32_t max_clusters_ = 0;
-  uint32_t items_ = 0;
 };
 
 }  // namespace mlaprefill::sm90
