@@ -32,6 +32,20 @@ std::vector<Request> one_request_of_same_work(const std::vector<Request>& reques
   return {{static_cast<int32_t>(std::lround(std::sqrt(2.0 * pairs))), 0}};
 }
 
+// One fresh prompt with as many FLOP as `requests` in the whole layer: 640 a visible pair, 2^18 a token and
+// head.
+std::vector<Request> one_request_of_same_layer(const std::vector<Request>& requests) {
+  constexpr double kPairFlop = 640.0;
+  constexpr double kTokenFlop = 262144.0;
+  double flop = 0;
+  for (const Request& r : requests) {
+    flop += r.new_tokens * (0.5 * kPairFlop * (r.new_tokens + 1.0) + kTokenFlop);
+  }
+  const double linear = kTokenFlop + 0.5 * kPairFlop;
+  const double tokens = (std::sqrt(linear * linear + 2.0 * kPairFlop * flop) - linear) / kPairFlop;
+  return {{static_cast<int32_t>(std::lround(tokens)), 0}};
+}
+
 std::vector<Request> skewed_mix() {
   std::vector<Request> requests;
   for (int32_t length :
@@ -65,6 +79,9 @@ std::vector<Shape> make_shapes() {
       {"layer-1-4607", kLayer, {{1, 4607}}, true, true, "one query: nearly pure up-projection of 4608 rows"},
       {"layer-8x4", kLayer, repeat(8, {4, 0}), true, true, "a tiny batch: the overhead of a call"},
       {"layer-400-512", kLayer, {{400, 512}}, true, true, "a short turn behind a shared system block"},
+      {"layer-lognormal", kLayer, ragged, true, true, "the prompts of lognormal-4096"},
+      {"layer-as-one", kLayer, one_request_of_same_layer(ragged), true, true,
+       "one fresh prompt with the FLOP of layer-lognormal"},
       {"layer-8130-512", kLayer, {{8130, 512}}, true, false, "first chunk behind a shared system block"},
       {"layer-8130-16k", kLayer, {{8130, 16384}}, true, false, "a later chunk"},
       {"layer-700-100k", kLayer, {{700, 102400}}, true, false, "an agent's turn"},

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "bench/shapes.h"
@@ -40,17 +41,18 @@ TEST(PairedRatio, VerdictNeedsTheWholeInterval) {
 
 TEST(Shapes, NamesAreUniqueAndWorkIsEqualWhereItIsMeantToBe) {
   std::set<std::string> names;
-  double ragged_pairs = 0;
-  double single_pairs = 0;
+  std::map<std::string, double> flop;
   for (const Shape& shape : shapes()) {
     EXPECT_TRUE(names.insert(shape.name).second) << shape.name;
     EXPECT_FALSE(shape.requests.empty()) << shape.name;
     double pairs = 0;
     for (const Request& r : shape.requests) pairs += 0.5 * r.new_tokens * (r.new_tokens + 1.0);
-    if (shape.name == "lognormal-4096") ragged_pairs = pairs;
-    if (shape.name == "lognormal-as-one") single_pairs = pairs;
+    flop[shape.name] = 640.0 * pairs;
+    if (shape.operation == Operation::kAttention) continue;
+    for (const Request& r : shape.requests) flop[shape.name] += 2.0 * 512 * 256 * r.new_tokens;
   }
-  EXPECT_NEAR(single_pairs / ragged_pairs, 1.0, 0.01);
+  EXPECT_NEAR(flop["lognormal-as-one"] / flop["lognormal-4096"], 1.0, 0.01);
+  EXPECT_NEAR(flop["layer-as-one"] / flop["layer-lognormal"], 1.0, 0.01);
 }
 
 }  // namespace

@@ -13,6 +13,10 @@ struct OperandIo;
 template <>
 struct OperandIo<float> {
   static HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, kFloats, p); }
+  static HWY_INLINE void store_two(FloatVec a, FloatVec b, float* p) {
+    store(a, p);
+    store(b, p + kLanes);
+  }
   static HWY_INLINE void store_one(float v, float* p) { *p = v; }
   static constexpr DType kDType = DType::kF32;
 };
@@ -20,6 +24,14 @@ struct OperandIo<float> {
 template <>
 struct OperandIo<uint16_t> {
   static HWY_INLINE void store(FloatVec v, uint16_t* p) { store_bf16(v, p); }
+  static HWY_INLINE void store_two(FloatVec a, FloatVec b, uint16_t* p) {
+#if defined(__AVX512BF16__)
+    _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(b.raw, a.raw));
+#else
+    store(a, p);
+    store(b, p + kLanes);
+#endif
+  }
   static HWY_INLINE void store_one(float v, uint16_t* p) { *p = bf16_from_float(v); }
   static constexpr DType kDType = DType::kBF16;
 };

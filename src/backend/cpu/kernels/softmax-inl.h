@@ -78,8 +78,7 @@ HWY_INLINE float exponentiate(const float* scores, int64_t begin, int64_t end, f
     const FloatVec b = exp2(hn::MulSub(load(scores + i + kLanes), factors, shifts));
     first = hn::Add(first, a);
     second = hn::Add(second, b);
-    OperandIo<Storage>::store(a, p + i);
-    OperandIo<Storage>::store(b, p + i + kLanes);
+    OperandIo<Storage>::store_two(a, b, p + i);
   }
   if (i < end) {
     const FloatVec a = exp2(hn::MulSub(load(scores + i), factors, shifts));
@@ -107,25 +106,31 @@ HWY_INLINE void take_no_maximum(const SoftmaxArgs& args, int64_t row, const floa
   for (int64_t i = 0; i < args.out_columns; ++i) out[i] = nan;
 }
 
-template <typename Storage>
-HWY_INLINE void softmax_row(const SoftmaxArgs& args, int64_t row) {
-  Storage* p = static_cast<Storage*>(args.p) + row * args.p_stride;
-  const int64_t column_begin = args.column_begin[row], column_end = args.column_end[row];
-  const int64_t begin = args.visible_begin[row], end = args.visible_end[row];
-  if (begin >= end) return zero(p, column_begin, column_end);
+/// Visible scores of a row, widened to whole vectors.
+struct VisibleVectors {
+  int64_t begin, end;
+};
 
+HWY_INLINE VisibleVectors visible_vectors(const SoftmaxArgs& args, int64_t row) {
+  return {args.visible_begin[row] / kLanes * kLanes, (args.visible_end[row] + kLanes - 1) / kLanes * kLanes};
+}
+
+/// Raises the running maximum to the row's and rescales what was summed so far. Returns the base-2 exponent
+/// of the new maximum, NaN where the row has no score to add.
+HWY_INLINE float raise_maximum(const SoftmaxArgs& args, int64_t row) {
+  const int64_t begin = args.visible_begin[row], end = args.visible_end[row];
+  if (begin >= end) return __builtin_nanf("");
   float* scores = args.scores + row * args.score_stride;
-  const int64_t vector_begin = begin / kLanes * kLanes;
-  const int64_t vector_end = (end + kLanes - 1) / kLanes * kLanes;
-  if (vector_begin < begin) hide_first(scores + vector_begin, begin - vector_begin);
-  if (end < vector_end) hide_from(scores + vector_end - kLanes, kLanes - (vector_end - end));
+  const VisibleVectors vectors = visible_vectors(args, row);
+  if (vectors.begin < begin) hide_first(scores + vectors.begin, begin - vectors.begin);
+  if (end < vectors.end) hide_from(scores + vectors.end - kLanes, kLanes - (vectors.end - end));
 
   const float old_max = args.max[row];
-  const float block_max = row_max(scores, vector_begin, vector_end) * args.scale;
+  const float block_max = row_max(scores, vectors.begin, vectors.end) * args.scale;
   const float new_max = block_max > old_max ? block_max : old_max;
   if (!(new_max > kMinusInfinity)) {
     take_no_maximum(args, row, scores, begin, end);
-    return zero(p, column_begin, column_end);
+    return __builtin_nanf("");
   }
   const float shift = new_max * kLog2E;
   if (new_max > old_max) {
@@ -136,14 +141,32 @@ HWY_INLINE void softmax_row(const SoftmaxArgs& args, int64_t row) {
       scale_row(args.out + row * args.out_stride, args.out_columns, shrink);
     }
   }
-  args.sum[row] += exponentiate(scores, vector_begin, vector_end, args.scale * kLog2E, shift, p);
-  zero(p, column_begin, vector_begin);
-  zero(p, vector_end, column_end);
+  return shift;
 }
 
 template <typename Storage>
+HWY_INLINE void add_probabilities(const SoftmaxArgs& args, int64_t row, float shift) {
+  Storage* p = static_cast<Storage*>(args.p) + row * args.p_stride;
+  if (__builtin_isnan(shift)) return zero(p, args.column_begin[row], args.column_end[row]);
+  const float* scores = args.scores + row * args.score_stride;
+  const VisibleVectors vectors = visible_vectors(args, row);
+  args.sum[row] += exponentiate(scores, vectors.begin, vectors.end, args.scale * kLog2E, shift, p);
+  zero(p, args.column_begin[row], vectors.begin);
+  zero(p, vectors.end, args.column_end[row]);
+}
+
+/// Rows whose maxima are found before their exponentials: no exponential waits for the reduction of its own
+/// row, and the scores stay in the first-level cache in between.
+constexpr int64_t kSoftmaxRows = 16;
+
+template <typename Storage>
 void softmax(const SoftmaxArgs& args) {
-  for (int64_t row = 0; row < args.rows; ++row) softmax_row<Storage>(args, row);
+  for (int64_t first = 0; first < args.rows; first += kSoftmaxRows) {
+    const int64_t rows = args.rows - first < kSoftmaxRows ? args.rows - first : kSoftmaxRows;
+    float shifts[kSoftmaxRows];
+    for (int64_t i = 0; i < rows; ++i) shifts[i] = raise_maximum(args, first + i);
+    for (int64_t i = 0; i < rows; ++i) add_probabilities<Storage>(args, first + i, shifts[i]);
+  }
 }
 
 void do_nothing() {}
