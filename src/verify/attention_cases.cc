@@ -14,7 +14,7 @@ using Requests = std::vector<AttentionCase::Lengths>;
 // Empty rows and keys, single tokens, lengths around every tile, more queries than keys.
 const Requests kMixed{{5, 7}, {0, 9}, {3, 0}, {1, 1}, {64, 64}, {17, 130}, {70, 33}, {1, 257}, {0, 0}};
 
-Case make_case(AttentionCase attention_case) {
+Case make_case(const AttentionCase& attention_case) {
   return {attention_case.name, [attention_case] {
             auto inputs = std::make_shared<const AttentionInputs>(attention_case);
             auto expected = std::make_shared<const std::vector<ExpectedRow>>(

@@ -22,7 +22,7 @@ std::vector<int64_t> checked_heads(int64_t heads) {
   return {0, heads / 3, heads - 2, heads - 1};
 }
 
-Case make_case(LayerCase layer_case) {
+Case make_case(const LayerCase& layer_case) {
   return {layer_case.name, [layer_case] {
             auto inputs = std::make_shared<const LayerInputs>(layer_case);
             auto expected = std::make_shared<const std::vector<ExpectedRow>>(

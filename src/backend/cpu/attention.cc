@@ -9,7 +9,7 @@ namespace mlaprefill::cpu {
 namespace {
 
 // Keys packed at once: they and their values stay in a 2 MiB L2 cache beside the scores.
-constexpr int64_t kChunkBytes = 640 * 1024;
+constexpr int64_t kChunkBytes = int64_t{640} * 1024;
 // Cost of packing one key and value, in visible pairs.
 constexpr double kPackCostPairs = 40.0;
 

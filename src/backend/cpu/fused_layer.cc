@@ -10,7 +10,7 @@ namespace mlaprefill::cpu {
 namespace {
 
 // A chunk's keys and values stay in a 2 MiB L2 cache beside the scores.
-constexpr int64_t kChunkBytes = 512 * 1024;
+constexpr int64_t kChunkBytes = int64_t{512} * 1024;
 // An up-projection runs nearer to the multiplication peak than attention does.
 constexpr double kProjectionCost = 0.6;
 
