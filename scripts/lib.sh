@@ -6,8 +6,8 @@
 build_packages=(cmake:cmake ninja-build:ninja g++:g++ libfmt-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev
   libtbb-dev libhwy-dev libgtest-dev libbenchmark-dev python3:python3)
 lint_packages=(clang-format-14:clang-format-14)
-ci_packages=(clang-14:clang++-14 clang-tidy-14:clang-tidy-14 libclang-rt-14-dev binutils:nm qemu-user:qemu-x86_64
-  valgrind:valgrind)
+clang_packages=(clang-14:clang++-14 libclang-rt-14-dev)
+ci_packages=("${clang_packages[@]}" clang-tidy-14:clang-tidy-14 binutils:nm qemu-user:qemu-x86_64 valgrind:valgrind)
 
 say() { printf '%s\n' "mlaprefill: $*" >&2; }
 
@@ -72,4 +72,14 @@ build() {
     say "building build/$preset"
     ninja -C "build/$preset" "$@" >&2
   ) 9>"build/$preset/.lock"
+}
+
+# run_tests PRESET CTEST ARGS...: ctest on what has been built, with the options of the sanitizers' runtimes.
+run_tests() {
+  local preset=$1
+  shift
+  export ASAN_OPTIONS=${ASAN_OPTIONS:-strict_string_checks=1:detect_stack_use_after_return=1}
+  export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+  export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/scripts/tsan.supp:second_deadlock_stack=1}
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" "$@"
 }

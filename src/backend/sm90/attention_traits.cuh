@@ -67,7 +67,7 @@ struct WorkItem {
 
   int32_t q_row, q_rows, kv_row, kv_len;
   int32_t causal_offset;
-  int32_t flags;  ///< of the entry; bits 4 and 5 give the ring position of its first tile
+  int32_t flags;  ///< of the entry; bits 4 and 5 give the ring position of its first tile, bit 6 is kSwapped
   int32_t head;
   int32_t tiles;  ///< < 0: no more work
 
