@@ -1,14 +1,10 @@
-#!/usr/bin/env python3
-"""Writes the tables of docs/performance.md that come from bench/results/cpu, between its `cpu-tables` marks.
-
-Usage: bench/cpu/tables.py"""
+"""The tables that come from bench/results/cpu."""
 import json
 import pathlib
-import re
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "bench" / "results" / "cpu"
-DOCUMENT = ROOT / "docs" / "performance.md"
+from markdown import table
+
+RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results" / "cpu"
 
 NAMES = {
     "causal-2048": "attention, causal 2048", "full-512x4096": "attention, full 512 x 4096",
@@ -22,11 +18,6 @@ NAMES = {
 def load(name):
     report = json.loads((RESULTS / f"{name}.json").read_text())
     return report, {result["shape"]: result for result in report["results"]}
-
-
-def table(header, rows):
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
 
 def main_table():
@@ -113,16 +104,7 @@ def provenance():
             "runs; each cell gives run 1 / run 2.\n")
 
 
-def main():
+def parts():
+    """Mark to text."""
     figures = "\n".join([provenance(), main_table(), ragged_table(), levels_table()])
-    parts = {"figures": figures, "peers": peers_table(), "scaling": scaling_table()}
-    text = DOCUMENT.read_text()
-    for name, part in parts.items():
-        pattern = rf"(<!-- cpu-tables: {name} -->\n).*?(<!-- end -->)"
-        assert re.search(pattern, text, re.S), f"{DOCUMENT}: must have the mark `cpu-tables: {name}`"
-        text = re.sub(pattern, lambda match: f"{match[1]}\n{part}\n{match[2]}", text, flags=re.S)
-    DOCUMENT.write_text(text)
-
-
-if __name__ == "__main__":
-    main()
+    return {"cpu-tables: figures": figures, "cpu-tables: peers": peers_table(), "cpu-tables: scaling": scaling_table()}
