@@ -37,7 +37,7 @@ HIDDEN_PUBLIC = {
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
-CUDA_FOLDERS = ("src/backend/sm90/", "tests/gpu/", "tests/sm90/", "bench/sm90/", "bench/gpu/")
+CUDA_FOLDERS = ("src/backend/sm90/", "tests/gpu/", "tests/sm90/", "bench/sm90/")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvrtc|nvtx3?|nvToolsExt|cooperative_groups|cute|cutlass|cub|thrust)")
 
 

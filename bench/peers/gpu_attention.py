@@ -1,10 +1,11 @@
-"""Attention alone on a GPU: our kernel through the C ABI, FlashAttention-3 varlen and cuDNN on the same numbers."""
+"""Attention alone on a GPU: our kernel through the C ABI and cuDNN on the same numbers."""
 import math
 
 import capi
 import gpu_timing
 import torch
-from gpu_fa3 import FlashAttention3, cudnn
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NOPE, ROPE, V_DIM, RANK = 128, 64, 128, 512
 QK_DIM = NOPE + ROPE
@@ -66,14 +67,23 @@ class Attention:
     def error(self, out):
         return sampled_error(out, self.q, self.k, self.v, self.requests, self.causal)
 
+    def outputs(self):
+        """Output and LSE for a call to write."""
+        rows = len(self.q)
+        return (torch.full((rows, self.heads, V_DIM), math.nan, device="cuda", dtype=torch.bfloat16),
+                torch.empty(self.heads, rows, device="cuda"))
+
+    def spans(self):
+        return capi.spans_of([(new, keys, keys - new if self.causal else capi.NOT_CAUSAL)
+                              for new, keys in self.requests])
+
     def ours(self, backend):
         """K and V as the up-projection left them, one rope key for all heads. Causal: planned, in a graph. Every key:
         spans of a call without a plan, whose copy of the schedule is inside the time."""
-        out = torch.full((self.q.shape[0], self.heads, V_DIM), math.nan, device="cuda", dtype=torch.bfloat16)
-        lse = torch.empty(self.heads, self.q.shape[0], device="cuda")
+        out, lse = self.outputs()
         tensors = (self.q, self.kv[..., :NOPE], self.v, SCALE)
         if not self.causal:
-            spans = capi.spans_of([(new, keys, capi.NOT_CAUSAL) for new, keys in self.requests])
+            spans = self.spans()
             size = backend.attention_workspace_bytes(*tensors, spans, out, lse, self.rope)
             workspace = torch.empty(size, device="cuda", dtype=torch.uint8)
 
@@ -99,13 +109,17 @@ class Attention:
 
         return gpu_timing.Captured(planned)
 
-    def contenders(self, backend):
-        """{name: call}; call.out is what it computes."""
-        flash = FlashAttention3(self.requests, self.causal, SCALE)
-        found = {"mlaprefill": self.ours(backend)}
-        for name, v in (("FA3, V strided", self.v), ("FA3, V contiguous", self.v_contiguous)):
-            found[name] = gpu_timing.Captured(lambda v=v: flash(self.q, self.k, v)[0])
-        if len(set(self.requests)) == 1 and (not self.causal or self.requests[0][0] == self.requests[0][1]):
-            found["cuDNN"] = gpu_timing.Captured(
-                cudnn(self.q, self.k, self.v_contiguous, self.requests, self.causal, SCALE))
-        return found
+    def cudnn(self):
+        """{name: call} of cuDNN through PyTorch, where the requests' lengths are equal and its mask is ours."""
+        new, keys = self.requests[0]
+        if len(set(self.requests)) > 1 or (self.causal and new != keys):
+            return {}
+        q, k, v = (x.view(len(self.requests), rows, *x.shape[1:]).transpose(1, 2)
+                   for x, rows in ((self.q, new), (self.k, keys), (self.v_contiguous, keys)))
+
+        def call():
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=SCALE)
+            return out.transpose(1, 2).flatten(0, 1)
+
+        return {"cuDNN": gpu_timing.Captured(call)}

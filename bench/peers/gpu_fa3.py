@@ -1,9 +1,7 @@
-"""FlashAttention-3's varlen forward, from the fa3_fwd wheel, and cuDNN through PyTorch."""
+"""FlashAttention-3's varlen forward, from the fa3_fwd wheel."""
 import sys
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fa3_fwd_config
 
@@ -27,16 +25,3 @@ class FlashAttention3:
     def __call__(self, q, k, v):
         """Output [T, H, Dv] and natural-log LSE [H, T]."""
         return flash_attn_varlen_func(q, k, v, **self._options)
-
-
-def cudnn(q, k, v, requests, causal, scale):
-    """A call of cuDNN's attention for requests of equal lengths, and the output's rows of it."""
-    count, (new, keys) = len(requests), requests[0]
-    q, k, v = (x.view(count, rows, *x.shape[1:]).transpose(1, 2) for x, rows in ((q, new), (k, keys), (v, keys)))
-
-    def call():
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-        return out.transpose(1, 2).flatten(0, 1)
-
-    return call

@@ -1,48 +1,56 @@
-"""Timing on one GPU: contenders interleaved in random order, L2 flushed before each call, CUDA events, medians."""
+"""Timing on one GPU: contenders interleaved in random order, CUDA events, medians."""
+import math
 import random
 import statistics
 
 import torch
 
 FLUSH_BYTES = 256 << 20
-BLOCK_MS = 10  # of calls that are measured together, after as long a warm-up by the same contender
+BLOCK_MS = 10  # of calls that are measured together
 MAX_CALLS = 20
 
 
 class Timer:
     """What ran before decides the card's clock, so each measurement is a block: a contender's own calls warm the
-    card up, then its next calls are timed one by one."""
+    card up, for `warm_ms` or by as many calls as are timed, then its next calls are timed one by one."""
 
-    def __init__(self, rounds):
-        self.rounds = rounds
-        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    def __init__(self, rounds, flushes=True, warm_ms=None):
+        self.rounds, self.flushes, self._warm_ms = rounds, flushes, warm_ms
+        self._flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
-    def block(self, call, count):
-        """Milliseconds of `count` calls and the SM clock in MHz while they ran."""
+    def _prepare(self):
+        if self.flushes:
+            self._flushed.zero_()
+
+    def block(self, call, count, warm_up=None):
+        """Milliseconds of `count` calls, after as many or `warm_up` others, and the SM clock in MHz while they ran."""
+        for _ in range(count if warm_up is None else warm_up):
+            self._prepare()
+            call()
         events = []
-        for index in range(2 * count):
-            self._flush.zero_()
+        for _ in range(count):
+            self._prepare()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             call()
             end.record()
-            if index >= count:
-                events.append((begin, end))
+            events.append((begin, end))
         clock = torch.cuda.clock_rate()
         torch.cuda.synchronize()
         return [begin.elapsed_time(end) for begin, end in events], clock
 
     def compare(self, contenders):
-        """{name: call} to {name: {"ms", "ms_by_round", "sm_clock_mhz"}}."""
-        counts = {}
+        """{name: call} to {name: {"ms", "ms_by_round", "calls_by_round", "sm_clock_mhz"}}."""
+        counts, warm_ups = {}, {}
         for name, call in contenders.items():
             once = statistics.median(self.block(call, 2)[0])
             counts[name] = max(1, min(MAX_CALLS, int(BLOCK_MS / once)))
+            warm_ups[name] = None if self._warm_ms is None else math.ceil(self._warm_ms / once)
         times = {name: [] for name in contenders}
         clocks = {name: [] for name in contenders}
         for _ in range(self.rounds):
             for name in random.sample(list(contenders), len(contenders)):
-                measured, clock = self.block(contenders[name], counts[name])
+                measured, clock = self.block(contenders[name], counts[name], warm_ups[name])
                 times[name].append(statistics.median(measured))
                 clocks[name].append(clock)
         return {name: {"ms": statistics.median(times[name]), "ms_by_round": times[name],

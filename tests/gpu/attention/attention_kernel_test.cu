@@ -1,9 +1,14 @@
 // The Hopper attention kernel against fp64 on ragged adversarial batches. Needs an H100 or H200.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
-#include <string>
+#include <memory>
+#include <numbers>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "gpu/attention/attention_reference.cuh"
@@ -38,7 +43,6 @@ struct Buffer {
 
 struct Shape {
   KernelDims dims = KernelDims::k192x128;
-  Element element = Element::kBF16;
   int32_t heads = 3;
   int32_t kv_heads = 3;
   bool plain_k = false;  ///< K in one tensor with per-head rope, instead of nope beside V and shared rope
@@ -59,8 +63,8 @@ class Batch {
       k_rows_ = std::max(k_rows_, span.k_row + span.k_len + 5);
     }
     q_row_ = shape.heads * shape.query() + 64;
-    kv_row_ = shape.plain_k ? shape.kv_heads * (shape.query() + shape.value())
-                            : shape.kv_heads * (shape.nope() + shape.value());
+    const int64_t key = shape.plain_k ? shape.query() : shape.nope();
+    kv_row_ = shape.kv_heads * (key + shape.value());
     rope_row_ = 576;
     out_row_ = shape.heads * shape.value() + 8;
     q_ = std::make_unique<Buffer>(q_rows_ * q_row_ * 2);
@@ -76,36 +80,21 @@ class Batch {
       fill(*kv_, span.k_row * kv_row_, span.k_len * kv_row_, seed + 1);
       fill(*rope_, span.k_row * rope_row_, span.k_len * rope_row_, seed + 2);
     }
-    call_.dims = shape.dims;
-    call_.element = shape.element;
-    call_.num_heads = shape.heads;
-    call_.kv_heads = shape.kv_heads;
-    call_.q = {q_->data, q_row_, shape.query()};
     auto* kv = static_cast<Scalar*>(kv_->data);
-    if (shape.plain_k) {
-      const int64_t head = shape.query() + shape.value();
-      call_.k_nope = {kv, kv_row_, head};
-      call_.k_rope = {kv + shape.nope(), kv_row_, head};
-      call_.v = {kv + shape.query(), kv_row_, head};
-      call_.rope_per_head = true;
-    } else {
-      const int64_t head = shape.nope() + shape.value();
-      call_.k_nope = {kv, kv_row_, head};
-      call_.k_rope = {static_cast<Scalar*>(rope_->data) + 512, rope_row_, 0};
-      call_.v = {kv + shape.nope(), kv_row_, head};
+    args_.q = {q_->data, kDType, {q_rows_, shape.heads, shape.query()}, {q_row_, shape.query(), 1}};
+    args_.k = {kv, kDType, {k_rows_, shape.kv_heads, key}, {kv_row_, key + shape.value(), 1}};
+    args_.v = {kv + key, kDType, {k_rows_, shape.kv_heads, shape.value()}, {kv_row_, key + shape.value(), 1}};
+    if (!shape.plain_k) {
+      args_.k_rope = {static_cast<Scalar*>(rope_->data) + 512, kDType, {k_rows_, 64}, {rope_row_, 1}};
     }
-    call_.out = {out_->data, out_row_, shape.value()};
-    call_.lse = static_cast<float*>(lse_->data);
-    call_.lse_row_stride = 1;
-    call_.lse_head_stride = q_rows_;
-    call_.state_out = static_cast<float*>(state_out_->data);
-    call_.state_max = static_cast<float*>(state_max_->data);
-    call_.state_sum = static_cast<float*>(state_sum_->data);
-    call_.state_rows = q_rows_;
-    call_.scale = shape.scale;
+    args_.out = {out_->data, kDType, {q_rows_, shape.heads, shape.value()}, {out_row_, shape.value(), 1}};
+    args_.lse = {static_cast<float*>(lse_->data), q_rows_};
+    args_.state = {static_cast<float*>(state_out_->data), static_cast<float*>(state_max_->data),
+                   static_cast<float*>(state_sum_->data)};
+    args_.softmax_scale = shape.scale;
   }
 
-  AttentionCall& call() { return call_; }
+  AttentionArgs& args() { return args_; }
   int64_t q_rows() const { return q_rows_; }
   const std::vector<AttentionSpan>& spans() const { return spans_; }
 
@@ -115,10 +104,11 @@ class Batch {
   }
 
   void run(const std::vector<AttentionSpan>& spans) {
-    std::string error;
-    AttentionRunner runner(call_, spans, error);
-    ASSERT_EQ(error, "");
-    CUDA_OK(runner.launch(nullptr));
+    AttentionArgs args = args_;
+    args.spans = spans;
+    const auto runner = AttentionRunner::create(args);
+    ASSERT_TRUE(runner.ok()) << runner.status().message();
+    CUDA_OK(runner.value()->launch(nullptr));
     CUDA_OK(cudaDeviceSynchronize());
   }
 
@@ -155,14 +145,12 @@ class Batch {
     const int64_t value = shape_.value();
     const int64_t places = q_rows_ * shape_.heads;
     Buffer exact(places * value * 8), naive(places * value * 4), exact_lse(places * 8);
-    const auto kernel = reference_kernel<Scalar>;
     for (const AttentionSpan& span : spans_) {
       if (span.q_len == 0) continue;
       ASSERT_LE(span.k_len, kMaxReferenceKeys);
       const dim3 grid(static_cast<unsigned>(span.q_len), static_cast<unsigned>(shape_.heads));
-      kernel<<<grid, 128, static_cast<size_t>(span.k_len + 1) * 8>>>(
-          call_, span, static_cast<int>(shape_.nope()), static_cast<int>(value),
-          static_cast<double*>(exact.data), static_cast<float*>(naive.data),
+      reference_kernel<Scalar><<<grid, 128, static_cast<size_t>(span.k_len + 1) * 8>>>(
+          ReferenceInputs(args_), span, static_cast<double*>(exact.data), static_cast<float*>(naive.data),
           static_cast<double*>(exact_lse.data));
     }
     CUDA_OK(cudaDeviceSynchronize());
@@ -180,17 +168,19 @@ class Batch {
             naive_error, std::abs(double{plain[static_cast<size_t>(i)]} - want[static_cast<size_t>(i)]));
       }
     }
-    const double step = shape_.element == Element::kBF16 ? 0x1p-8 : 0x1p-11;
+    const double step = kDType == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+    const bool f32_out = args_.out.dtype == DType::kF32;
+    const double lse_unit = args_.lse.base == LseBase::kLog2 ? std::numbers::log2e : 1.0;
     double worst = 0, worst_lse = 0;
     int64_t wrong = 0;
-    const int64_t size = call_.out_is_f32 ? 4 : 2;
+    const int64_t size = f32_out ? 4 : 2;
     for (const AttentionSpan& span : spans_) {
       for (int64_t row = span.q_row; row < span.q_row + span.q_len; ++row) {
         for (int64_t head = 0; head < shape_.heads; ++head) {
           for (int64_t column = 0; column < value; ++column) {
             const size_t at = static_cast<size_t>((row * out_row_ + head * value + column) * size);
             float got;
-            if (call_.out_is_f32) {
+            if (f32_out) {
               std::memcpy(&got, &bytes[at], 4);
             } else {
               Scalar scalar;
@@ -208,9 +198,8 @@ class Batch {
             }
             worst = std::max(worst, error);
           }
-          const size_t at = static_cast<size_t>(row * call_.lse_row_stride + head * call_.lse_head_stride);
-          const double expected =
-              want_lse[static_cast<size_t>(row * shape_.heads + head)] * double{call_.lse_unit};
+          const size_t at = static_cast<size_t>(row * args_.lse.token_stride + head * args_.lse.head_stride);
+          const double expected = want_lse[static_cast<size_t>(row * shape_.heads + head)] * lse_unit;
           const double got = double{lse_values[at]};
           std::memset(&lse_values[at], kGuard, 4);
           const double error = expected == got ? 0.0 : std::abs(got - expected);
@@ -233,6 +222,8 @@ class Batch {
   }
 
  private:
+  static constexpr DType kDType = std::is_same_v<Scalar, __half> ? DType::kF16 : DType::kBF16;
+
   void fill(const Buffer& buffer, int64_t begin, int64_t count, uint64_t seed) {
     if (count == 0) return;
     fill_random<<<static_cast<unsigned>(std::min<int64_t>((count + 255) / 256, 4096)), 256>>>(
@@ -243,7 +234,7 @@ class Batch {
   std::vector<AttentionSpan> spans_;
   int64_t q_rows_ = 0, k_rows_ = 0, q_row_ = 0, kv_row_ = 0, rope_row_ = 0, out_row_ = 0;
   std::unique_ptr<Buffer> q_, kv_, rope_, out_, lse_, state_out_, state_max_, state_sum_;
-  AttentionCall call_;
+  AttentionArgs args_;
 };
 
 /// Spans with gaps of poisoned rows between them.
@@ -283,7 +274,7 @@ void check_batch(const Shape& shape, std::vector<AttentionSpan> spans) {
 TEST(AttentionKernel, AdversarialCausal) { check_batch<__nv_bfloat16>({}, place(adversarial(), true)); }
 TEST(AttentionKernel, AdversarialFull) { check_batch<__nv_bfloat16>({}, place(adversarial(), false)); }
 TEST(AttentionKernel, AdversarialHalf) {
-  check_batch<__half>({.element = Element::kF16, .heads = 1, .kv_heads = 1}, place(adversarial(), true));
+  check_batch<__half>({.heads = 1, .kv_heads = 1}, place(adversarial(), true));
 }
 TEST(AttentionKernel, WideDims) {
   const Shape shape{.dims = KernelDims::k256x256, .scale = 0.0625f};
@@ -291,9 +282,8 @@ TEST(AttentionKernel, WideDims) {
   check_batch<__nv_bfloat16>(shape, place(adversarial(), false));
 }
 TEST(AttentionKernel, WideDimsHalf) {
-  check_batch<__half>(
-      {.dims = KernelDims::k256x256, .element = Element::kF16, .heads = 2, .kv_heads = 2, .scale = 0.0625f},
-      place(adversarial(), true));
+  check_batch<__half>({.dims = KernelDims::k256x256, .heads = 2, .kv_heads = 2, .scale = 0.0625f},
+                      place(adversarial(), true));
 }
 TEST(AttentionKernel, HeadCounts) {
   for (int32_t heads : {1, 2, 5, 10, 20, 40, 128}) {
@@ -338,16 +328,16 @@ void check_key_behind_the_mask(const Shape& shape, float value) {
 TEST(AttentionKernel, KeysThatAreNotFiniteBehindTheMask) {
   check_key_behind_the_mask<__nv_bfloat16>({}, NAN);
   check_key_behind_the_mask<__nv_bfloat16>({}, INFINITY);
-  check_key_behind_the_mask<__half>({.element = Element::kF16}, NAN);
+  check_key_behind_the_mask<__half>({}, NAN);
   check_key_behind_the_mask<__nv_bfloat16>({.dims = KernelDims::k256x256, .scale = 0.0625f}, NAN);
 }
 
 TEST(AttentionKernel, Float32OutputAndOtherLseViews) {
   Batch<__nv_bfloat16> batch({}, place({{130, 200}, {64, 64}, {1, 129}, {300, 1000}, {100, 37}}, true));
-  batch.call().out_is_f32 = true;
-  batch.call().lse_row_stride = 3;
-  batch.call().lse_head_stride = 1;
-  batch.call().lse_unit = kLog2Lse;
+  batch.args().out.dtype = DType::kF32;
+  batch.args().lse.token_stride = 3;
+  batch.args().lse.head_stride = 1;
+  batch.args().lse.base = LseBase::kLog2;
   batch.poison_results();
   batch.run(batch.spans());
   batch.check();
