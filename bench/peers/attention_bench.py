@@ -13,7 +13,7 @@ import pathlib
 
 import gpu_measure
 import gpu_timing
-from gpu_attention import ROPE, SCALE, SHAPES, Attention
+from gpu_attention import SCALE, SHAPES, Attention, outputs_for
 
 
 class Launch:
@@ -21,7 +21,7 @@ class Launch:
 
     def __init__(self, library, subject):
         self._library, self._subject = library, subject
-        self.out, self._lse = subject.outputs()
+        self.out, self._lse = outputs_for(subject.q)
         spans = subject.spans()
         pointers = [c.c_void_p(t.data_ptr()) for t in (subject.q, subject.kv, subject.rope)]
         library.attention_bench_create.restype = c.c_void_p

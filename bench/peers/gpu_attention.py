@@ -50,6 +50,18 @@ def sampled_error(out, q, k, v, requests, causal, scale=SCALE):
     return worst
 
 
+def keys_of(kv, rope):
+    """K [Tk, H, 192] of the up-projection's K_nope and V side by side and the rope key that all heads share."""
+    return torch.cat([kv[..., :NOPE], rope.unsqueeze(1).expand(-1, kv.shape[1], -1)], -1)
+
+
+def outputs_for(q):
+    """Output [Tq, H, 128] and LSE [H, Tq] for a call to write."""
+    rows, heads, _ = q.shape
+    return (torch.full((rows, heads, V_DIM), math.nan, device="cuda", dtype=torch.bfloat16),
+            torch.empty(heads, rows, device="cuda"))
+
+
 class Attention:
     def __init__(self, name, heads):
         self.name, self.heads = name, heads
@@ -60,18 +72,12 @@ class Attention:
                                         for shape in ((new, heads, QK_DIM), (keys, heads, NOPE + V_DIM),
                                                       (keys, RANK + ROPE)))
         self.rope = self.latent[:, RANK:]
-        self.k = torch.cat([self.kv[..., :NOPE], self.rope.unsqueeze(1).expand(-1, heads, -1)], -1)
+        self.k = keys_of(self.kv, self.rope)
         self.v = self.kv[..., NOPE:]  # a strided view of the up-projection, as serving engines pass it
         self.v_contiguous = self.v.contiguous()
 
     def error(self, out):
         return sampled_error(out, self.q, self.k, self.v, self.requests, self.causal)
-
-    def outputs(self):
-        """Output and LSE for a call to write."""
-        rows = len(self.q)
-        return (torch.full((rows, self.heads, V_DIM), math.nan, device="cuda", dtype=torch.bfloat16),
-                torch.empty(self.heads, rows, device="cuda"))
 
     def spans(self):
         return capi.spans_of([(new, keys, keys - new if self.causal else capi.NOT_CAUSAL)
@@ -80,7 +86,7 @@ class Attention:
     def ours(self, backend):
         """K and V as the up-projection left them, one rope key for all heads. Causal: planned, in a graph. Every key:
         spans of a call without a plan, whose copy of the schedule is inside the time."""
-        out, lse = self.outputs()
+        out, lse = outputs_for(self.q)
         tensors = (self.q, self.kv[..., :NOPE], self.v, SCALE)
         if not self.causal:
             spans = self.spans()

@@ -10,7 +10,8 @@ import capi
 import gpu_timing
 import torch
 import torch.nn.functional as F
-from gpu_attention import FLOP_PER_PAIR, NOPE, QK_DIM, RANK, ROPE, SCALE, V_DIM, sampled_error
+from gpu_attention import (FLOP_PER_PAIR, NOPE, QK_DIM, RANK, ROPE, SCALE, V_DIM, keys_of, outputs_for,
+                           sampled_error)
 from gpu_fa3 import FlashAttention3
 
 BLOCK, WORKSPACE_ROWS = 64, 65536
@@ -39,10 +40,6 @@ def concatenate_by_copies(kv, rope):
     k[..., :NOPE] = kv[..., :NOPE]
     k[..., NOPE:] = rope.unsqueeze(1)
     return k
-
-
-def concatenate_by_cat(kv, rope):
-    return torch.cat([kv[..., :NOPE], rope.unsqueeze(1).expand(-1, kv.shape[1], -1)], -1)
 
 
 class Chunk:
@@ -110,8 +107,7 @@ class Layer:
         plan = self.plan(backend, device=backend.device_properties())
         layer = backend.layer(self.dims, self.weight)
         workspace = torch.empty(plan.info.workspace_bytes, device="cuda", dtype=torch.uint8)
-        out = torch.full((*self.q.shape[:2], V_DIM), math.nan, device="cuda", dtype=torch.bfloat16)
-        lse = torch.empty(self.heads, self.q.shape[0], device="cuda")
+        out, lse = outputs_for(self.q)
         backend.upload(plan, workspace, gpu_timing.stream())
         torch.cuda.synchronize()
 
@@ -151,7 +147,7 @@ class Layer:
         rows = min(WORKSPACE_ROWS, max(self.starts[-1], sum(c for _, c in self.requests)))
         kv = torch.randn(rows, self.heads, NOPE + V_DIM, device="cuda", dtype=torch.bfloat16)
         rope = torch.randn(rows, RANK + ROPE, device="cuda", dtype=torch.bfloat16)[:, RANK:]
-        ways = {"two copies": concatenate_by_copies, "torch.cat": concatenate_by_cat}
+        ways = {"two copies": concatenate_by_copies, "torch.cat": keys_of}
         times = {name: min(timer.block(lambda way=way: way(kv, rope), 3)[0]) for name, way in ways.items()}
         best = min(times, key=times.get)
         return best, ways[best]
