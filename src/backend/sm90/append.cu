@@ -1,4 +1,5 @@
 // Latents of new tokens into the paged cache, quantised to its format. One warp a token.
+#include "backend/sm90/grid.h"
 #include "backend/sm90/latent_kernels.h"
 #include "backend/sm90/latent_row.cuh"
 
@@ -6,7 +7,6 @@ namespace mlaprefill::sm90 {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kBlocksPerProcessor = 8;
 constexpr float kLargestE4M3 = 448.0f;
 constexpr float kSmallestNormal = 1.17549435e-38f;
 
@@ -87,10 +87,7 @@ __global__ void __launch_bounds__(32 * kWarps) append_kernel(const __grid_consta
 
 cudaError_t launch_append(const AppendLaunch& args, int32_t processors, cudaStream_t stream) {
   const AppendParams params{args, aligned(args.latents), aligned(args.rope), aligned(args.cache)};
-  const int64_t wanted = (args.tokens + kWarps - 1) / kWarps;
-  const int64_t most = int64_t{processors} * kBlocksPerProcessor;
-  const auto grid = static_cast<unsigned>(wanted < most ? wanted : most);
-  append_kernel<<<grid, 32 * kWarps, 0, stream>>>(params);
+  append_kernel<<<grid_blocks(args.tokens, kWarps, processors), 32 * kWarps, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,6 @@
 // Latents of one pass, from the paged cache and from the new tokens, into the workspace. A warp moves a few
 // consecutive rows at a time: it finds where they come from, then loads all of them before it stores any.
+#include "backend/sm90/grid.h"
 #include "backend/sm90/latent_kernels.h"
 #include "backend/sm90/latent_row.cuh"
 
@@ -7,7 +8,6 @@ namespace mlaprefill::sm90 {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kBlocksPerProcessor = 8;
 constexpr int kRowsPerStep = 4;
 constexpr int kInFlight = 9;  ///< chunks a lane holds: four rows of 576 elements are 9 x 32 chunks
 
@@ -212,15 +212,12 @@ __global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_consta
 
 cudaError_t launch_gather(const GatherArgs& args, int32_t processors, cudaStream_t stream) {
   const GatherParams params{args, aligned(args.new_latents), aligned(args.new_rope), aligned(args.cache)};
-  const int64_t wanted = (args.rows + kWarps * kRowsPerStep - 1) / (kWarps * kRowsPerStep);
-  const int64_t most = int64_t{processors} * kBlocksPerProcessor;
-  const auto grid = static_cast<unsigned>(wanted < most ? wanted : most);
   // The kernel waits for its predecessors itself, which makes the launch cheaper for the host.
   cudaLaunchAttribute dependent;
   dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   dependent.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
+  config.gridDim = grid_blocks(args.rows, kWarps * kRowsPerStep, processors);
   config.blockDim = 32 * kWarps;
   config.stream = stream;
   config.attrs = &dependent;

@@ -20,7 +20,6 @@ inline constexpr int kPackedGroup = 128;
 inline constexpr int kPackedScalesOffsetBytes = kPackedLatents;
 inline constexpr int kPackedRopeOffsetBytes = kPackedScalesOffsetBytes + 4 * (kPackedLatents / kPackedGroup);
 inline constexpr int kPackedRope = 64;
-inline constexpr int kPackedRowBytes = kPackedRopeOffsetBytes + 2 * kPackedRope;
 
 struct Chunk {
   float value[kChunk];

@@ -1,6 +1,5 @@
 // Merges n partial results, one warp for each (token, head).
-#include <algorithm>
-
+#include "backend/sm90/grid.h"
 #include "backend/sm90/latent_row.cuh"
 #include "backend/sm90/merge.h"
 
@@ -8,7 +7,6 @@ namespace mlaprefill::sm90 {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kBlocksPerProcessor = 8;
 constexpr double kLn2 = 0.693147180559945309;
 constexpr double kLog2e = 1.44269504088896341;
 
@@ -117,8 +115,7 @@ cudaError_t launch(const MergeArgs& args, int32_t processors, cudaStream_t strea
   for (size_t i = 0; i < args.partials.size(); ++i) {
     params.partial[i] = make_view(args.partials[i].out, args.partials[i].lse);
   }
-  const int64_t blocks = (params.tokens * params.heads + kWarps - 1) / kWarps;
-  const auto grid = static_cast<unsigned>(std::min(blocks, int64_t{processors} * kBlocksPerProcessor));
+  const unsigned grid = grid_blocks(params.tokens * params.heads, kWarps, processors);
   merge_kernel<kCapacity><<<grid, 32 * kWarps, 0, stream>>>(params);
   return cudaGetLastError();
 }

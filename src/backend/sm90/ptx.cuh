@@ -13,7 +13,6 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 }
 
 // ---- mbarriers
-// ---------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -78,7 +77,6 @@ __device__ __forceinline__ Integer uniform(Integer x) {
 }
 
 // ---- warpgroup registers
-// ----------------------------------------------------------------
 
 template <uint32_t kRegisters>
 __device__ __forceinline__ void give_back_registers() {
@@ -91,7 +89,6 @@ __device__ __forceinline__ void take_registers() {
 }
 
 // ---- clusters
-// ----------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ uint32_t cluster_rank() {
   uint32_t rank;
@@ -123,7 +120,6 @@ __device__ __forceinline__ void cluster_store_async(uint32_t address, int4 value
 }
 
 // ---- tensor copies
-// -----------------------------------------------------------------------------------------
 
 /// A box position in a ragged tensor map (see tensor_map.h): column, head, then three coordinates that make
 /// the hardware's bound check fall at the end of the sequence.
@@ -190,7 +186,6 @@ inline constexpr uint64_t kEvictFirst = 0x12F0000000000000;
 inline constexpr uint64_t kEvictLast = 0x14F0000000000000;
 
 // ---- fragments
-// ---------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&out)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -90,6 +90,22 @@ int64_t launch_rows(const Plan& plan, int64_t pass) {
                                          : plan.passes[static_cast<size_t>(pass)].rows;
 }
 
+void* metadata_of(const Plan& plan, const Workspace& workspace) {
+  return static_cast<std::byte*>(workspace.data) + plan.workspace.metadata_offset_bytes;
+}
+
+Status check_size(const Workspace& workspace, int64_t needed_bytes) {
+  if (workspace.data != nullptr && workspace.size_bytes >= needed_bytes) return {};
+  return error(StatusCode::kWorkspaceTooSmall, "workspace: must have {} bytes, got {}", needed_bytes,
+               workspace.data == nullptr ? 0 : workspace.size_bytes);
+}
+
+Result<bool> is_capturing(Stream stream, const char* where) {
+  cudaStreamCaptureStatus status{};
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaStreamIsCapturing(cuda_stream(stream), &status), where));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 class Sm90Backend final : public Backend {
  public:
   static Result<std::unique_ptr<Backend>> open(int32_t device);
@@ -197,26 +213,21 @@ Status Sm90Backend::check_uploaded(const Plan& plan, const Workspace& workspace)
     return invalid("plan.device: must be the backend's device_properties (query_tile_tokens {}), got {}",
                    kMaxEntryRows, plan.device.query_tile_tokens);
   }
-  if (workspace.size_bytes < plan.workspace.total_bytes || workspace.data == nullptr) {
-    return error(StatusCode::kWorkspaceTooSmall, "workspace: must have {} bytes, got {}",
-                 plan.workspace.total_bytes, workspace.data == nullptr ? 0 : workspace.size_bytes);
-  }
-  return {};
+  return check_size(workspace, plan.workspace.total_bytes);
 }
 
 Status Sm90Backend::upload(const Plan& plan, Workspace workspace, Stream stream) const {
   MLAPREFILL_RETURN_IF_ERROR(check_uploaded(plan, workspace));
   const DeviceGuard guard(device_);
-  cudaStreamCaptureStatus capturing{};
-  MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaStreamIsCapturing(cuda_stream(stream), &capturing), "upload"));
-  if (capturing != cudaStreamCaptureStatusNone) {
+  const auto capturing = is_capturing(stream, "upload");
+  if (!capturing.ok()) return capturing.status();
+  if (capturing.value()) {
     return invalid("upload: stream must not be capturing, got a capture: upload first, then replay");
   }
   auto lease = ring_->acquire(plan.workspace.metadata_bytes);
   if (!lease.ok()) return lease.status();
   const int64_t size_bytes = write_metadata(plan, lease->data());
-  return lease->copy_to(static_cast<std::byte*>(workspace.data) + plan.workspace.metadata_offset_bytes,
-                        size_bytes, cuda_stream(stream));
+  return lease->copy_to(metadata_of(plan, workspace), size_bytes, cuda_stream(stream));
 }
 
 Status Sm90Backend::attention(const AttentionArgs& args, Stream stream) const {
@@ -233,16 +244,11 @@ Status Sm90Backend::attention(const AttentionArgs& args, Stream stream) const {
   }
   if (!has_work) return {};
   const int64_t needed_bytes = call_metadata_bound_bytes(args);
-  if (args.workspace.size_bytes < needed_bytes || args.workspace.data == nullptr) {
-    return error(StatusCode::kWorkspaceTooSmall,
-                 "workspace: must have {} bytes for the call's schedule, got {}", needed_bytes,
-                 args.workspace.data == nullptr ? 0 : args.workspace.size_bytes);
-  }
+  MLAPREFILL_RETURN_IF_ERROR(check_size(args.workspace, needed_bytes));
   const DeviceGuard guard(device_);
-  cudaStreamCaptureStatus capturing{};
-  MLAPREFILL_RETURN_IF_ERROR(
-      cuda_status(cudaStreamIsCapturing(cuda_stream(stream), &capturing), "attention"));
-  if (capturing != cudaStreamCaptureStatusNone) {
+  const auto capturing = is_capturing(stream, "attention");
+  if (!capturing.ok()) return capturing.status();
+  if (capturing.value()) {
     return error(StatusCode::kUnsupported, "attention: must have a plan inside a capture, got none");
   }
   auto lease = ring_->acquire(needed_bytes);
@@ -267,8 +273,7 @@ Status Sm90Backend::planned_attention(const AttentionArgs& args, Stream stream) 
   const Pass& pass = plan.passes[static_cast<size_t>(args.pass)];
   if (pass.tile_begin == pass.tile_end && !plan.options.bounds.has_value()) return {};
   const DeviceGuard guard(device_);
-  return enqueue(args, static_cast<std::byte*>(args.workspace.data) + plan.workspace.metadata_offset_bytes,
-                 passes, stream);
+  return enqueue(args, metadata_of(plan, args.workspace), passes, stream);
 }
 
 Status Sm90Backend::enqueue(const AttentionArgs& args, void* metadata, int64_t passes, Stream stream) const {
@@ -365,7 +370,7 @@ Status Sm90Backend::expand(const ExpandArgs& args, Stream stream) const {
   }
   const DeviceGuard guard(device_);
   GatherArgs gather;
-  gather.metadata = static_cast<std::byte*>(args.workspace.data) + plan.workspace.metadata_offset_bytes;
+  gather.metadata = metadata_of(plan, args.workspace);
   gather.pass = args.pass;
   gather.rows = rows;
   gather.latent_width = plan.dims.kv_lora_rank;

@@ -95,7 +95,6 @@ class Batch {
   }
 
   AttentionArgs& args() { return args_; }
-  int64_t q_rows() const { return q_rows_; }
   const std::vector<AttentionSpan>& spans() const { return spans_; }
 
   void poison_results() {
