@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/device_fixture.h"
+#include "require.h"
 #include "spin.h"
 
 namespace mlaprefill::bench {
@@ -20,17 +21,6 @@ using sm90::DeviceLayer;
 constexpr int kLayers = 61;
 constexpr int kRounds = 15;
 constexpr double kBlockMilliseconds = 50;
-
-[[noreturn]] void stop(const std::string& why) {
-  fmt::print(stderr, "host_time: {}\n", why);
-  std::exit(1);
-}
-void require(const Status& status) {
-  if (!status.ok()) stop(status.message());
-}
-void require(cudaError_t code) {
-  if (code != cudaSuccess) stop(cudaGetErrorString(code));
-}
 
 /// Median microseconds of one of `calls` calls made by `enqueue`.
 double median_us(cudaStream_t stream, bool blocked, int calls, const std::function<void()>& enqueue) {

@@ -10,27 +10,19 @@
 #include <vector>
 
 #include "backend/sm90/projection.h"
-#include "core/float_formats.h"
+#include "require.h"
 #include "verify/host_tensor.h"
 
 namespace mlaprefill::sm90 {
 namespace {
 
+using bench::require;
+using bench::stop;
+
 constexpr int kRounds = 21;
 constexpr int64_t kLatentDim = 512;
 constexpr int64_t kLatentStride = 576;
 constexpr size_t kFlushBytes = size_t{256} << 20;
-
-[[noreturn]] void stop(const std::string& why) {
-  fmt::print(stderr, "projection: {}\n", why);
-  std::exit(1);
-}
-void require(const Status& status) {
-  if (!status.ok()) stop(status.message());
-}
-void require(cudaError_t code) {
-  if (code != cudaSuccess) stop(cudaGetErrorString(code));
-}
 
 void* random_device(int64_t elements, float scale) {
   verify::HostTensor host(DType::kBF16, {std::min<int64_t>(elements, 1 << 20)});
