@@ -169,7 +169,8 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
   release(shared.k_empty[slot.stage()]);
   rows = start_rows<Traits>(params, item, cluster_rank(), warpgroup, out);
   if (range.unmasked == 0) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, 0);
-  bool rescale = softmax_tile(scores, rows, params.scale, factor);
+  bool rescale = raise_max(scores, rows, params.scale, factor);
+  exponentiate(scores, rows, params.scale);
   pack_probabilities<Traits>(p, scores);
 
 #pragma unroll 1
@@ -185,7 +186,8 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
     pin(scores);
     release(shared.k_empty[slot.stage()]);
     if (tile >= range.unmasked) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, tile);
-    rescale = softmax_tile(scores, rows, params.scale, factor);
+    rescale = may_outgrow(scores, rows, params.scale) && raise_max(scores, rows, params.scale, factor);
+    exponentiate(scores, rows, params.scale);
     wgmma_wait<0>();
     pin(out);
     release(shared.v_empty[previous.stage()]);

@@ -33,11 +33,29 @@ __device__ __forceinline__ float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-/// Replaces scores by probabilities relative to `rows.max` and adds them to `rows.sum`. Returns whether the
-/// accumulated output of this warp must be multiplied by `factor` before this tile's product is added.
+/// A quick test of a tile's scores: false only if no row of this warp outgrows `rows.max`. Of two floats the
+/// greater is the greater integer unless both are negative, and then zero bounds them; so one instruction
+/// takes two scores.
 template <int kScores>
-__device__ __forceinline__ bool softmax_tile(float (&scores)[kScores], RowState& rows, float scale,
-                                             float (&factor)[2]) {
+__device__ __forceinline__ bool may_outgrow(const float (&scores)[kScores], const RowState& rows,
+                                            float scale) {
+  int32_t top[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kScores; i += 2) {
+    int32_t& row_top = top[(i / 2) % 2];
+    row_top = __vimax3_s32(row_top, __float_as_int(scores[i]), __float_as_int(scores[i + 1]));
+  }
+  bool outgrown = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) outgrown |= __int_as_float(top[h]) * scale - rows.max[h] > kSlack;
+  return __any_sync(0xFFFFFFFF, outgrown);
+}
+
+/// Moves `rows.max` to the greatest scores if any row of this warp outgrows it. Returns whether it moved:
+/// the warp's accumulated output must then be multiplied by `factor` before this tile's product is added.
+template <int kScores>
+__device__ __forceinline__ bool raise_max(const float (&scores)[kScores], RowState& rows, float scale,
+                                          float (&factor)[2]) {
   float top[2] = {scores[0], scores[2]};
 #pragma unroll
   for (int i = 1; i < kScores; ++i) {
@@ -49,16 +67,20 @@ __device__ __forceinline__ bool softmax_tile(float (&scores)[kScores], RowState&
     top[h] = max_of_row(top[h]) * scale;
     outgrown |= top[h] - rows.max[h] > kSlack;  // false for two empty rows, whose difference is NaN
   }
-  const bool rescale = __any_sync(0xFFFFFFFF, outgrown);
-  if (rescale) {
+  if (!__any_sync(0xFFFFFFFF, outgrown)) return false;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float old = rows.max[h];
-      rows.max[h] = fmaxf(old, top[h]);
-      factor[h] = old == rows.max[h] ? 1.0f : exp2_approximate((old - rows.max[h]) * kLog2E);
-      rows.sum[h] *= factor[h];
-    }
+  for (int h = 0; h < 2; ++h) {
+    const float old = rows.max[h];
+    rows.max[h] = fmaxf(old, top[h]);
+    factor[h] = old == rows.max[h] ? 1.0f : exp2_approximate((old - rows.max[h]) * kLog2E);
+    rows.sum[h] *= factor[h];
   }
+  return true;
+}
+
+/// Replaces scores by probabilities relative to `rows.max` and adds them to `rows.sum`.
+template <int kScores>
+__device__ __forceinline__ void exponentiate(float (&scores)[kScores], RowState& rows, float scale) {
   const float scale_log2 = scale * kLog2E;
   float offset[2];
   float sum[2][2] = {};
@@ -72,7 +94,6 @@ __device__ __forceinline__ bool softmax_tile(float (&scores)[kScores], RowState&
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) rows.sum[h] += sum_of_row(sum[h][0] + sum[h][1]);
-  return rescale;
 }
 
 }  // namespace mlaprefill::sm90

@@ -44,14 +44,16 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// Sleeps until the barrier's phase of this parity completes, or a long time passes.
 __device__ __forceinline__ bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
+  constexpr uint32_t kNanoseconds = 10'000'000;
   uint32_t done;
   asm volatile(
       "{\n\t.reg .pred complete;\n\t"
-      "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2, %3;\n\t"
       "selp.u32 %0, 1, 0, complete;\n\t}"
       : "=r"(done)
-      : "r"(barrier), "r"(parity)
+      : "r"(barrier), "r"(parity), "n"(kNanoseconds)
       : "memory");
   return done != 0;
 }

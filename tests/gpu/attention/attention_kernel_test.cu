@@ -111,6 +111,12 @@ class Batch {
     CUDA_OK(cudaDeviceSynchronize());
   }
 
+  /// Sets all queries.
+  void set_queries(float value) {
+    const std::vector<Scalar> values(static_cast<size_t>(q_rows_ * q_row_), static_cast<Scalar>(value));
+    cudaMemcpy(q_->data, values.data(), values.size() * sizeof(Scalar), cudaMemcpyHostToDevice);
+  }
+
   /// Sets K and V of one key of every head.
   void set_key(int64_t row, float value) {
     const std::vector<Scalar> values(static_cast<size_t>(kv_row_), static_cast<Scalar>(value));
@@ -303,6 +309,25 @@ TEST(AttentionKernel, LongRows) {
 TEST(AttentionKernel, LargeLogits) {
   check_batch<__nv_bfloat16>({.scale = 1.5f}, place({{300, 2000}, {700, 701}, {33, 1500}}, true));
 }
+/// Logits below zero that rise by 9 with each key tile, by 140 in all.
+template <class Scalar>
+void check_rising_negative_logits() {
+  Batch<Scalar> batch({}, place({{70, 2000}, {2000, 2000}}, true));
+  batch.set_queries(1.0f);
+  for (const AttentionSpan& span : batch.spans()) {
+    for (int64_t key = 0; key < span.k_len; ++key) {
+      batch.set_key(span.k_row + key, -16.0f + static_cast<float>(key) / 128);
+    }
+  }
+  batch.poison_results();
+  batch.run(batch.spans());
+  batch.check();
+}
+TEST(AttentionKernel, RisingNegativeLogits) {
+  check_rising_negative_logits<__nv_bfloat16>();
+  check_rising_negative_logits<__half>();
+}
+
 /// Rows before a key that is not finite must not notice it, those that see it must, other requests never.
 template <class Scalar>
 void check_key_behind_the_mask(const Shape& shape, float value) {
