@@ -27,5 +27,28 @@ TEST_F(Differential, EveryCaseTheBackendSupports) {
   EXPECT_GT(ran, 20);
 }
 
+TEST(TwoDevices, BackendsOfOneProcessTakeTurns) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
+    GTEST_SKIP() << "two GPUs are needed, got " << devices;
+  }
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int32_t device : {0, 1}) {
+    auto opened = open_backend("sm90", {.device = device});
+    ASSERT_STATUS_OK(opened.status());
+    backends.push_back(std::move(opened).value());
+  }
+  int ran = 0;
+  for (const verify::Case& one : verify::differential_cases()) {
+    for (const auto& backend : backends) {
+      const verify::Report report = one.prepare()(*backend);
+      if (!report.unsupported.empty()) continue;
+      ++ran;
+      EXPECT_TRUE(report.ok()) << one.name << ": " << report.worst.failure;
+    }
+  }
+  EXPECT_GT(ran, 40);
+}
+
 }  // namespace
 }  // namespace mlaprefill::sm90

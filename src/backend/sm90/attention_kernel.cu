@@ -13,7 +13,7 @@ constexpr uint32_t kAlignment = 1024;
 
 template <class Traits>
 __device__ void init_barriers(SharedStorage<Traits>& shared) {
-  constexpr uint32_t kConsumerWarps = 4 * kConsumerWarpgroups;
+  constexpr uint32_t kWarps = 4;  // of a warpgroup
   for (int stage = 0; stage < Traits::kStages; ++stage) {
     barrier_init(shared_address(&shared.k_full[stage]), 1);
     barrier_init(shared_address(&shared.v_full[stage]), 1);
@@ -22,8 +22,10 @@ __device__ void init_barriers(SharedStorage<Traits>& shared) {
   }
   barrier_init(shared_address(&shared.k_joined), kClusterCtas);
   barrier_init(shared_address(&shared.v_joined), kClusterCtas);
-  barrier_init(shared_address(&shared.q_full), 1);
-  barrier_init(shared_address(&shared.q_empty), kConsumerWarps);
+  for (int warpgroup = 0; warpgroup < kConsumerWarpgroups; ++warpgroup) {
+    barrier_init(shared_address(&shared.q_full[warpgroup]), 1);
+    barrier_init(shared_address(&shared.q_empty[warpgroup]), kWarps);
+  }
   for (int slot = 0; slot < kItemSlots; ++slot) {
     barrier_init(shared_address(&shared.items[slot].full), 1);
     barrier_init(shared_address(&shared.items[slot].empty), kItemArrivals);
@@ -64,12 +66,41 @@ __global__ void __cluster_dims__(kClusterCtas, 1, 1) __launch_bounds__(kThreads,
   cluster_sync();  // the other CTA may still arrive at this one's barriers
 }
 
-template <class Traits>
-cudaError_t launch(const AttentionParams& params, int32_t max_clusters, cudaStream_t stream) {
-  constexpr uint32_t kBytes = sizeof(SharedStorage<Traits>);
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      attention_kernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
-  if (ready != cudaSuccess) return ready;
+/// One compiled kernel.
+struct Instance {
+  void (*kernel)(const AttentionParams);
+  uint32_t shared_bytes;
+};
+
+template <Element kElement>
+Instance instance(KernelDims dims) {
+  using Narrow = AttentionTraits<kElement, 128, 64, 128>;
+  using Wide = AttentionTraits<kElement, 192, 64, 256>;
+  if (dims == KernelDims::k192x128) return {attention_kernel<Narrow>, sizeof(SharedStorage<Narrow>)};
+  return {attention_kernel<Wide>, sizeof(SharedStorage<Wide>)};
+}
+
+Instance instance(KernelDims dims, Element element) {
+  return element == Element::kBF16 ? instance<Element::kBF16>(dims) : instance<Element::kF16>(dims);
+}
+
+}  // namespace
+
+cudaError_t prepare_attention() {
+  for (const KernelDims dims : {KernelDims::k192x128, KernelDims::k256x256}) {
+    for (const Element element : {Element::kBF16, Element::kF16}) {
+      const auto [kernel, shared_bytes] = instance(dims, element);
+      const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                      static_cast<int>(shared_bytes));
+      if (status != cudaSuccess) return status;
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_attention(KernelDims dims, Element element, const AttentionParams& params,
+                             int32_t max_clusters, cudaStream_t stream) {
+  const auto [kernel, shared_bytes] = instance(dims, element);
   // The kernel waits for its predecessors itself, after it has set up its barriers.
   cudaLaunchAttribute dependent;
   dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -77,24 +108,11 @@ cudaError_t launch(const AttentionParams& params, int32_t max_clusters, cudaStre
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<uint32_t>(max_clusters * kClusterCtas);
   config.blockDim = kThreads;
-  config.dynamicSmemBytes = kBytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &dependent;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, attention_kernel<Traits>, params);
-}
-
-}  // namespace
-
-cudaError_t launch_attention(KernelDims dims, Element element, const AttentionParams& params,
-                             int32_t max_clusters, cudaStream_t stream) {
-  const bool bf16 = element == Element::kBF16;
-  if (dims == KernelDims::k192x128) {
-    return bf16 ? launch<AttentionTraits<Element::kBF16, 128, 64, 128>>(params, max_clusters, stream)
-                : launch<AttentionTraits<Element::kF16, 128, 64, 128>>(params, max_clusters, stream);
-  }
-  return bf16 ? launch<AttentionTraits<Element::kBF16, 192, 64, 256>>(params, max_clusters, stream)
-              : launch<AttentionTraits<Element::kF16, 192, 64, 256>>(params, max_clusters, stream);
+  return cudaLaunchKernelEx(&config, kernel, params);
 }
 
 }  // namespace mlaprefill::sm90

@@ -18,6 +18,9 @@ enum class KernelDims : uint8_t {
 /// Keys the kernel takes at once; cuts between passes at multiples of it leave results bitwise the same.
 constexpr int32_t key_tile_of(KernelDims dims) { return dims == KernelDims::k192x128 ? 128 : 64; }
 
+/// Loads the kernels on the current device; comes before its first launch.
+cudaError_t prepare_attention();
+
 /// Enqueues one launch of at most `max_clusters` pairs of CTAs (half the device's SMs is the right number; a
 /// cluster without work ends at once). Allocates and waits for nothing.
 cudaError_t launch_attention(KernelDims dims, Element element, const AttentionParams& params,

@@ -53,24 +53,22 @@ __device__ __forceinline__ void load_key_panels(const CUtensorMap* map, uint32_t
 
 template <class Traits>
 __device__ __forceinline__ void load_queries(const AttentionParams& params, SharedStorage<Traits>& shared,
-                                             const WorkItem& item, uint32_t rank) {
-  const uint32_t barrier = shared_address(&shared.q_full);
-  barrier_arrive_expect(barrier, kConsumerWarpgroups * Traits::kQueryBytes);
+                                             const WorkItem& item, uint32_t rank, int32_t warpgroup) {
+  const uint32_t barrier = shared_address(&shared.q_full[warpgroup]);
+  barrier_arrive_expect(barrier, Traits::kQueryBytes);
+  const int32_t row = first_row(item, rank, warpgroup);
+  const int32_t head = min(head_of(item, rank, warpgroup), params.num_heads - 1);
+  BoxPosition at{0, head, kRaggedExtent - item.q_rows + row, item.q_row + item.q_rows};
+  const uint32_t target = shared_address(&shared.q[warpgroup]);
 #pragma unroll 1
-  for (int32_t warpgroup = 0; warpgroup < kConsumerWarpgroups; ++warpgroup) {
-    const int32_t row = first_row(item, rank, warpgroup);
-    const int32_t head = min(head_of(item, rank, warpgroup), params.num_heads - 1);
-    BoxPosition at{0, head, kRaggedExtent - item.q_rows + row, item.q_row + item.q_rows};
-    const uint32_t target = shared_address(&shared.q[warpgroup]);
-#pragma unroll 1
-    for (int panel = 0; panel < Traits::kQueryPanels; ++panel) {
-      at.column = panel * Traits::kPanel;
-      load_box(target + panel * Traits::kQueryPanelBytes, &params.q_map, at, barrier, kEvictFirst);
-    }
+  for (int panel = 0; panel < Traits::kQueryPanels; ++panel) {
+    at.column = panel * Traits::kPanel;
+    load_box(target + panel * Traits::kQueryPanelBytes, &params.q_map, at, barrier, kEvictFirst);
   }
 }
 
-/// Run by one thread of each CTA.
+/// Run by one thread of each CTA. Each warpgroup's Q follows as soon as that warpgroup has taken the one
+/// before.
 template <class Traits>
 __device__ __forceinline__ void produce_queries(const AttentionParams& params, SharedStorage<Traits>& shared,
                                                 uint32_t rank) {
@@ -78,8 +76,11 @@ __device__ __forceinline__ void produce_queries(const AttentionParams& params, S
     const ItemSlot& item_slot = wait_item(shared, n);
     const WorkItem& item = item_slot.item;
     if (item.tiles < 0) return;
-    barrier_wait(shared_address(&shared.q_empty), (n & 1) ^ 1);
-    load_queries(params, shared, item, rank);
+#pragma unroll 1
+    for (int32_t warpgroup = 0; warpgroup < kConsumerWarpgroups; ++warpgroup) {
+      barrier_wait(shared_address(&shared.q_empty[warpgroup]), (n & 1) ^ 1);
+      load_queries(params, shared, item, rank, warpgroup);
+    }
     free_item(item_slot);
   }
 }

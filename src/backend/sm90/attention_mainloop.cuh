@@ -57,11 +57,11 @@ struct QueryFragments {
   }
 };
 
-/// Lets the next Q be loaded once every warp has called this.
+/// Lets the warpgroup's next Q be loaded once each of its warps has called this.
 template <class Traits>
-__device__ __forceinline__ void free_queries(SharedStorage<Traits>& shared) {
+__device__ __forceinline__ void free_queries(SharedStorage<Traits>& shared, int32_t warpgroup) {
   __syncwarp();
-  if (thread_index() % 32 == 0) barrier_arrive(shared_address(&shared.q_empty));
+  if (thread_index() % 32 == 0) barrier_arrive(shared_address(&shared.q_empty[warpgroup]));
 }
 
 /// Lets `count` tiles pass that the other warpgroups need and this one does not see.
@@ -217,16 +217,16 @@ __device__ __forceinline__ void consume(const AttentionParams& params, SharedSto
   for (uint32_t n = 0;; ++n) {
     const ItemSlot& slot = wait_item(shared, n);
     if (slot.item.tiles < 0) break;
-    barrier_wait(shared_address(&shared.q_full), n & 1);
+    barrier_wait(shared_address(&shared.q_full[warpgroup]), n & 1);
     q.load(shared_address(&shared.q[warpgroup]));
-    if constexpr (Traits::kQueryInRegisters) free_queries(shared);
+    if constexpr (Traits::kQueryInRegisters) free_queries(shared, warpgroup);
     if (slot.item.tiles > 0) {
       attend<Traits>(params, shared, slot.item, warpgroup, q, out, rows);
     } else {
       clear(out);
       rows = start_rows<Traits>(params, slot.item, cluster_rank(), warpgroup, out);
     }
-    if constexpr (!Traits::kQueryInRegisters) free_queries(shared);
+    if constexpr (!Traits::kQueryInRegisters) free_queries(shared, warpgroup);
     finish_item<Traits>(params, shared, slot, cluster_rank(), warpgroup, out, rows);
   }
   wait_stores();

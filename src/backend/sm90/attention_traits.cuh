@@ -103,8 +103,8 @@ struct SharedStorage {
   uint64_t v_empty[Traits::kStages];
   uint64_t k_joined;  ///< both CTAs' stages have run dry
   uint64_t v_joined;
-  uint64_t q_full;
-  uint64_t q_empty;
+  uint64_t q_full[kConsumerWarpgroups];
+  uint64_t q_empty[kConsumerWarpgroups];
   uint64_t claim_next;  ///< of CTA 0: its K producer nears the end of an item
 };
 

@@ -182,6 +182,7 @@ Result<std::unique_ptr<Backend>> Sm90Backend::open(int32_t device) {
   if (backend->lt_->create(&backend->cublas_) != CUBLAS_STATUS_SUCCESS) {
     return error(StatusCode::kDeviceError, "sm90: cuBLASLt must give a handle, got none");
   }
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
   auto ring = StagingRing::create();
   if (!ring.ok()) return ring.status();
   backend->ring_ = std::move(ring).value();

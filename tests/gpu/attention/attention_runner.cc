@@ -13,6 +13,7 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
   MLAPREFILL_RETURN_IF_ERROR(validate(args));
   std::vector<std::byte> metadata(static_cast<size_t>(call_metadata_bound_bytes(args)));
   const auto size_bytes = static_cast<size_t>(write_call_metadata(args, metadata.data()));
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
   std::unique_ptr<AttentionRunner> runner(new AttentionRunner);
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaMalloc(&runner->metadata_, size_bytes), "metadata"));
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(
