@@ -84,8 +84,8 @@ class Attention:
                               for new, keys in self.requests])
 
     def ours(self, backend):
-        """K and V as the up-projection left them, one rope key for all heads. Causal: planned, in a graph. Every key:
-        spans of a call without a plan, whose copy of the schedule is inside the time."""
+        """K and V as the up-projection left them, one rope key for all heads. Causal: planned. Every key: spans of a
+        call without a plan, which brings its schedule along inside the time."""
         out, lse = outputs_for(self.q)
         tensors = (self.q, self.kv[..., :NOPE], self.v, SCALE)
         if not self.causal:
@@ -93,12 +93,12 @@ class Attention:
             size = backend.attention_workspace_bytes(*tensors, spans, out, lse, self.rope)
             workspace = torch.empty(size, device="cuda", dtype=torch.uint8)
 
-            def run():
+            def unplanned():
                 backend.attention(*tensors, spans, out, lse, self.rope, workspace=workspace,
                                   stream=gpu_timing.stream())
+                return out
 
-            run.out = out
-            return run
+            return gpu_timing.Captured(unplanned)
         dims = capi.sized(capi.Dims, num_heads=self.heads, kv_lora_rank=RANK, qk_nope_head_dim=NOPE,
                           qk_rope_head_dim=ROPE, v_head_dim=V_DIM, softmax_scale=SCALE)
         plan = capi.Plan(backend.library, dims, [new for new, _ in self.requests],

@@ -13,6 +13,7 @@
 #include "backend/sm90/merge.h"
 #include "backend/sm90/metadata.h"
 #include "backend/sm90/projection.h"
+#include "backend/sm90/small_metadata.h"
 #include "backend/sm90/staging_ring.h"
 #include "core/error.h"
 
@@ -146,6 +147,8 @@ class Sm90Backend final : public Backend {
   explicit Sm90Backend(int32_t device) : device_(device), memory_(device) {}
 
   Status planned_attention(const AttentionArgs& args, Stream stream) const;
+  /// Enqueues the transfer of an unplanned call's schedule to its workspace.
+  Status upload_call(const AttentionArgs& args, int64_t bound_bytes, Stream stream) const;
   Status check_uploaded(const Plan& plan, const Workspace& workspace) const;
   Status enqueue(const AttentionArgs& args, void* metadata, int64_t passes, Stream stream) const;
 
@@ -247,18 +250,30 @@ Status Sm90Backend::attention(const AttentionArgs& args, Stream stream) const {
   const int64_t needed_bytes = call_metadata_bound_bytes(args);
   MLAPREFILL_RETURN_IF_ERROR(check_size(args.workspace, needed_bytes));
   const DeviceGuard guard(device_);
-  const auto capturing = is_capturing(stream, "attention");
-  if (!capturing.ok()) return capturing.status();
-  if (capturing.value()) {
-    return error(StatusCode::kUnsupported, "attention: must have a plan inside a capture, got none");
-  }
-  auto lease = ring_->acquire(needed_bytes);
-  if (!lease.ok()) return lease.status();
-  const int64_t size_bytes = write_call_metadata(args, lease->data());
-  MLAPREFILL_RETURN_IF_ERROR(lease->copy_to(args.workspace.data, size_bytes, cuda_stream(stream)));
+  MLAPREFILL_RETURN_IF_ERROR(upload_call(args, needed_bytes, stream));
   AttentionArgs call = args;
   call.pass = 0;
   return enqueue(call, args.workspace.data, 1, stream);
+}
+
+Status Sm90Backend::upload_call(const AttentionArgs& args, int64_t bound_bytes, Stream stream) const {
+  if (bound_bytes <= kSmallMetadataBytes) {
+    SmallMetadata metadata;
+    const int64_t size_bytes = write_call_metadata(args, metadata.bytes.data());
+    return cuda_status(store_small_metadata(metadata, size_bytes, args.workspace.data, cuda_stream(stream)),
+                       "metadata");
+  }
+  const auto capturing = is_capturing(stream, "attention");
+  if (!capturing.ok()) return capturing.status();
+  if (capturing.value()) {
+    return error(StatusCode::kUnsupported,
+                 "attention: must have a plan or at most {} bytes of workspace inside a capture, got {}",
+                 kSmallMetadataBytes, bound_bytes);
+  }
+  auto lease = ring_->acquire(bound_bytes);
+  if (!lease.ok()) return lease.status();
+  const int64_t size_bytes = write_call_metadata(args, lease->data());
+  return lease->copy_to(args.workspace.data, size_bytes, cuda_stream(stream));
 }
 
 Status Sm90Backend::planned_attention(const AttentionArgs& args, Stream stream) const {
