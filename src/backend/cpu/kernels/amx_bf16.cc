@@ -125,7 +125,9 @@ constexpr KernelTable amx_table() {
   table.row_multiple = kTileRowsAmx;
   table.strip_rows = 32;
   table.trim_columns = kTileDepth;
-  table.query_block = 128;
+  // Small and deep: 68 KiB of scores, and outputs are read and written once for 512 keys.
+  table.query_block = 32;
+  table.key_block = 512;
   table.enter = configure_tiles;
   table.leave = release_tiles;
   return table;
