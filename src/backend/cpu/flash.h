@@ -105,9 +105,7 @@ class Flash {
 
   /// Rows of q_ and out_, which hold one block of rows where there is one chunk.
   int64_t held_row(int64_t row) const { return one_chunk_ ? row % shape_.kernels->query_block : row; }
-  std::byte* q(int64_t row) const {
-    return q_ + held_row(row) * q_stride_ * shape_.kernels->operand_bytes;
-  }
+  std::byte* q(int64_t row) const { return q_ + held_row(row) * q_stride_ * shape_.kernels->operand_bytes; }
   float* out(int64_t row) const { return out_ + held_row(row) * out_stride_; }
 
   FlashShape shape_;
