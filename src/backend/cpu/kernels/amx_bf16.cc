@@ -125,9 +125,9 @@ constexpr KernelTable amx_table() {
   table.row_multiple = kTileRowsAmx;
   table.strip_rows = 32;
   table.trim_columns = kTileDepth;
-  // Small and deep: 68 KiB of scores, and outputs are read and written once for 512 keys.
+  // Small and deep: 132 KiB of scores, and sums are read and written once for 1,024 keys.
   table.query_block = 32;
-  table.key_block = 512;
+  table.key_block = 1024;
   table.enter = configure_tiles;
   table.leave = release_tiles;
   return table;
