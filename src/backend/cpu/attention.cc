@@ -8,7 +8,7 @@
 namespace mlaprefill::cpu {
 namespace {
 
-// Keys packed at once: they and their values stay in a 2 MiB L2 cache beside the scores.
+// Keys and values packed at once where a task has several chunks: in a 2 MiB L2 cache beside the scores.
 constexpr int64_t kChunkBytes = int64_t{640} * 1024;
 // Cost of packing one key and value, in visible pairs.
 constexpr double kPackCostPairs = 40.0;
@@ -25,10 +25,10 @@ FlashShape flash_shape(const CallResources& resources, const AttentionArgs& args
   return shape;
 }
 
-int64_t chunk_keys(const FlashShape& shape) {
+int64_t chunk_keys(const FlashShape& shape, int64_t keys) {
   const int64_t key_bytes = (shape.padded_depth(0) + shape.padded_depth(1) + shape.padded_v_columns()) *
                             shape.kernels->operand_bytes;
-  return std::max<int64_t>(kChunkBytes / key_bytes / shape.key_block, 1) * shape.key_block;
+  return keys_at_once(keys, std::max<int64_t>(kChunkBytes / key_bytes / kPanelColumns, 1) * kPanelColumns);
 }
 
 int64_t visible_keys(const AttentionSpan& span, int64_t query) {
@@ -95,7 +95,7 @@ void attend_piece(const AttentionArgs& args, const FlashShape& shape, WorkerScra
   const HeadRows keys[2] = {head_rows(args.k, span.k_row, kv_head),
                             shape.depths[1] > 0 ? head_rows(args.k_rope, span.k_row, 0) : HeadRows{}};
   const HeadRows values = head_rows(args.v, span.k_row, kv_head);
-  const int64_t step = chunk_keys(shape);
+  const int64_t step = chunk_keys(shape, end);
   for (int64_t begin = 0; begin < end; begin += step) {
     flash.attend(scratch.packer.pack(shape, keys, values, begin, std::min(begin + step, end)));
   }
@@ -112,7 +112,7 @@ void attention(CallResources& resources, const AttentionArgs& args) {
   queue.start(args.q.shape[1]);
   int64_t keys = 0;
   for (const AttentionSpan& span : args.spans) keys = std::max(keys, span.k_len);
-  keys = std::min(keys, chunk_keys(shape));
+  keys = std::min(keys, chunk_keys(shape, 0));
   run_tasks(
       resources, *shape.kernels, *scratch,
       [&](WorkerScratch& worker) {

@@ -76,35 +76,39 @@ void Flash::reserve(const FlashShape& shape, int64_t rows) {
 }
 
 void Flash::begin(const FlashShape& shape, const FlashQueries& queries) {
-  const int64_t rows = queries.rows;
   shape_ = shape;
   queries_ = queries;
-  reserve(shape, rows);
-  std::fill_n(started_, ceil_div(rows, shape.kernels->query_block), queries.resume);
-  convert_queries();
-  if (queries.resume) {
-    for (int64_t i = 0; i < rows; ++i) {
-      std::memcpy(out_ + i * out_stride_, queries.state_out + i * queries.state_out_stride,
-                  static_cast<size_t>(shape.v_columns) * sizeof(float));
-    }
-    std::memcpy(max_, queries.state_max, static_cast<size_t>(rows) * sizeof(float));
-    std::memcpy(sum_, queries.state_sum, static_cast<size_t>(rows) * sizeof(float));
-  } else {
-    std::fill_n(max_, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(sum_, rows, 0.0f);
-  }
+  begun_ = false;
+  one_chunk_ = false;
+  reserve(shape, queries.rows);
+  std::fill_n(started_, ceil_div(queries.rows, shape.kernels->query_block), queries.resume);
 }
 
-void Flash::convert_queries() {
+void Flash::begin_rows(int64_t row, int64_t rows) {
+  convert_queries(row, rows);
+  if (!queries_.resume) {
+    std::fill_n(max_ + row, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum_ + row, rows, 0.0f);
+    return;
+  }
+  for (int64_t i = row; i < row + rows; ++i) {
+    std::memcpy(out(i), queries_.state_out + i * queries_.state_out_stride,
+                static_cast<size_t>(shape_.v_columns) * sizeof(float));
+  }
+  std::memcpy(max_ + row, queries_.state_max + row, static_cast<size_t>(rows) * sizeof(float));
+  std::memcpy(sum_ + row, queries_.state_sum + row, static_cast<size_t>(rows) * sizeof(float));
+}
+
+void Flash::convert_queries(int64_t row, int64_t rows) {
   const KernelTable& kernels = *shape_.kernels;
   const int64_t q_bytes = size_bytes(queries_.q_dtype);
   ConvertArgs args;
-  args.source = queries_.q;
+  args.source = static_cast<const std::byte*>(queries_.q) + row * queries_.q_stride * q_bytes;
   args.source_dtype = queries_.q_dtype;
   args.source_stride = queries_.q_stride;
-  args.rows = queries_.rows;
+  args.rows = rows;
   args.factor = query_factor();
-  args.target = q_;
+  args.target = q(row);
   args.target_stride = q_stride_;
   for (int part = 0; part < 2; ++part) {
     if (shape_.depths[part] == 0) continue;
@@ -117,22 +121,34 @@ void Flash::convert_queries() {
 }
 
 void Flash::attend(const KeyChunk& chunk) {
+  if (!begun_) {
+    one_chunk_ = chunk.key_end >= visible_end_[queries_.rows - 1];
+    if (!one_chunk_) begin_rows(0, queries_.rows);
+    begun_ = true;
+  }
   const int64_t query_block = shape_.kernels->query_block;
   for (int64_t row = 0; row < queries_.rows; row += query_block) {
-    Block block;
-    block.row = row;
-    block.rows = std::min(query_block, queries_.rows - row);
-    const int64_t first_key = std::max(visible_begin_[row], chunk.key_begin);
-    const int64_t end_key = std::min(visible_end_[row + block.rows - 1], chunk.key_end);
-    if (first_key >= end_key) continue;
-    bool& started = started_[row / query_block];
-    const int64_t skipped = (first_key - chunk.key_begin) / kPanelColumns * kPanelColumns;
-    for (block.key = chunk.key_begin + skipped; block.key < end_key; block.key += shape_.key_block) {
-      block.keys = std::min(shape_.key_block, round_up(end_key - block.key, kPanelColumns));
-      block.started = started;
-      attend_block(chunk, block);
-      started = true;
-    }
+    const int64_t rows = std::min(query_block, queries_.rows - row);
+    if (one_chunk_) begin_rows(row, rows);
+    attend_rows(chunk, row, rows);
+    if (one_chunk_) finish_rows(row, rows);
+  }
+}
+
+void Flash::attend_rows(const KeyChunk& chunk, int64_t row, int64_t rows) {
+  const int64_t first_key = std::max(visible_begin_[row], chunk.key_begin);
+  const int64_t end_key = std::min(visible_end_[row + rows - 1], chunk.key_end);
+  if (first_key >= end_key) return;
+  bool& started = started_[row / shape_.kernels->query_block];
+  const int64_t skipped = (first_key - chunk.key_begin) / kPanelColumns * kPanelColumns;
+  Block block;
+  block.row = row;
+  block.rows = rows;
+  for (block.key = chunk.key_begin + skipped; block.key < end_key; block.key += shape_.key_block) {
+    block.keys = std::min(shape_.key_block, round_up(end_key - block.key, kPanelColumns));
+    block.started = started;
+    attend_block(chunk, block);
+    started = true;
   }
 }
 
@@ -200,7 +216,7 @@ void Flash::multiply_keys(const KeyChunk& chunk, const Block& block) {
       for (next = row; next < block.rows && wanted(next) == args.columns;) next += kernels.strip_rows;
       if (args.columns <= 0) continue;
       args.rows = std::min(next, block.rows) - row;
-      const std::byte* q = q_ + (block.row + row) * q_stride_ * kernels.operand_bytes;
+      const std::byte* q = this->q(block.row + row);
       for (int part = 0; part < args.num_segments; ++part) {
         const int64_t depth = shape_.padded_depth(part);
         args.segments[part] = {q, chunk.keys[part] + panel * shape_.key_panel_bytes(part), q_stride_, depth};
@@ -226,7 +242,7 @@ void Flash::take_softmax(const Block& block) {
   args.scale = shape_.softmax_scale == 0.0 ? 1.0f : static_cast<float>(std::fabs(shape_.softmax_scale));
   args.max = max_ + block.row;
   args.sum = sum_ + block.row;
-  args.out = out_ + block.row * out_stride_;
+  args.out = out(block.row);
   args.out_stride = out_stride_;
   args.out_columns = shape_.v_columns;
   shape_.kernels->softmax(args);
@@ -251,14 +267,14 @@ void Flash::multiply_values(const KeyChunk& chunk, const Block& block) {
                                (block.key - chunk.key_begin) * key_bytes;
       args.segments[0] = {p_ + (row * p_stride_ + first) * kernels.operand_bytes, panel + first * key_bytes,
                           p_stride_, depth};
-      args.c = out_ + (block.row + row) * out_stride_ + v;
+      args.c = out(block.row + row) + v;
       kernels.multiply(args);
     }
   }
 }
 
 void Flash::clear_output(int64_t row, int64_t rows) {
-  std::memset(out_ + row * out_stride_, 0, static_cast<size_t>(rows * out_stride_) * sizeof(float));
+  std::memset(out(row), 0, static_cast<size_t>(rows * out_stride_) * sizeof(float));
 }
 
 /// Whether a value that is not finite lies in a panel that some row of the block must not see all of: the
@@ -290,7 +306,7 @@ void Flash::add_visible_values(const KeyChunk& chunk, const Block& block, int64_
     return load_float(data, bf16 ? DType::kBF16 : DType::kF32, index);
   };
   for (int64_t i = 0; i < block.rows; ++i) {
-    float* out = out_ + (block.row + i) * out_stride_;
+    float* out = this->out(block.row + i);
     const int64_t first = std::max<int64_t>(begin[i], column);
     const int64_t last = std::min<int64_t>(end[i], column + kPanelColumns);
     for (int64_t j = first; j < last; ++j) {
@@ -308,19 +324,24 @@ void Flash::add_visible_values(const KeyChunk& chunk, const Block& block, int64_
 }
 
 void Flash::finish() {
-  const int64_t query_block = shape_.kernels->query_block;
-  for (int64_t row = 0; row < queries_.rows; row += query_block) {
-    if (!started_[row / query_block]) clear_output(row, std::min(query_block, queries_.rows - row));
-  }
-  if (queries_.store_state) return write_state();
-  write_lse();
-  write_output();
+  if (!begun_) begin_rows(0, queries_.rows);
+  if (!one_chunk_) finish_rows(0, queries_.rows);
 }
 
-void Flash::write_lse() {
+void Flash::finish_rows(int64_t row, int64_t rows) {
+  const int64_t query_block = shape_.kernels->query_block;
+  for (int64_t i = row; i < row + rows; i += query_block) {
+    if (!started_[i / query_block]) clear_output(i, std::min(query_block, row + rows - i));
+  }
+  if (queries_.store_state) return write_state(row, rows);
+  write_lse(row, rows);
+  write_output(row, rows);
+}
+
+void Flash::write_lse(int64_t row, int64_t rows) {
   const LseView& lse = queries_.lse;
   if (lse.data == nullptr) return;
-  for (int64_t i = 0; i < queries_.rows; ++i) {
+  for (int64_t i = row; i < row + rows; ++i) {
     float* target = lse.data + i * lse.token_stride;
     if (sum_[i] == 0.0f) {
       *target = -std::numeric_limits<float>::infinity();
@@ -333,28 +354,29 @@ void Flash::write_lse() {
   }
 }
 
-void Flash::write_output() {
-  float* factors = sum_;
-  for (int64_t i = 0; i < queries_.rows; ++i) factors[i] = sum_[i] == 0.0f ? 0.0f : 1.0f / sum_[i];
+void Flash::write_output(int64_t row, int64_t rows) {
+  float* factors = sum_ + row;
+  for (int64_t i = 0; i < rows; ++i) factors[i] = factors[i] == 0.0f ? 0.0f : 1.0f / factors[i];
   FinishArgs args;
-  args.rows = queries_.rows;
+  args.rows = rows;
   args.columns = shape_.v_columns;
-  args.out = out_;
+  args.out = out(row);
   args.out_stride = out_stride_;
   args.factors = factors;
-  args.target = queries_.out;
+  args.target =
+      static_cast<std::byte*>(queries_.out) + row * queries_.out_stride * size_bytes(queries_.out_dtype);
   args.target_dtype = queries_.out_dtype;
   args.target_stride = queries_.out_stride;
   shape_.kernels->finish(args);
 }
 
-void Flash::write_state() {
-  for (int64_t i = 0; i < queries_.rows; ++i) {
-    std::memcpy(queries_.state_out + i * queries_.state_out_stride, out_ + i * out_stride_,
+void Flash::write_state(int64_t row, int64_t rows) {
+  for (int64_t i = row; i < row + rows; ++i) {
+    std::memcpy(queries_.state_out + i * queries_.state_out_stride, out(i),
                 static_cast<size_t>(shape_.v_columns) * sizeof(float));
   }
-  std::memcpy(queries_.state_max, max_, static_cast<size_t>(queries_.rows) * sizeof(float));
-  std::memcpy(queries_.state_sum, sum_, static_cast<size_t>(queries_.rows) * sizeof(float));
+  std::memcpy(queries_.state_max + row, max_ + row, static_cast<size_t>(rows) * sizeof(float));
+  std::memcpy(queries_.state_sum + row, sum_ + row, static_cast<size_t>(rows) * sizeof(float));
 }
 
 }  // namespace mlaprefill::cpu

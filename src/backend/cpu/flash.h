@@ -17,6 +17,12 @@ constexpr int64_t row_stride(int64_t columns, int64_t element_bytes) {
   return (((columns * element_bytes + 63) / 64) | 1) * 64 / element_bytes;
 }
 
+/// Keys of a chunk for a task that sees `keys` of them; `several` of them share the second-level cache with
+/// the task's queries and sums. A chunk alone may have twice as many: only one block of rows lies beside it.
+constexpr int64_t keys_at_once(int64_t keys, int64_t several) {
+  return keys <= 2 * several ? 2 * several : several;
+}
+
 /// What is the same for every task of a call.
 struct FlashShape {
   const KernelTable* kernels = nullptr;
@@ -65,6 +71,9 @@ FlashQueries flash_queries(const ConstTensor& q, const Tensor& out, const LseVie
                            int64_t rows, int64_t head);
 
 /// One task. visible_begin() and visible_end() are filled by the caller after begin(); both never decrease.
+///
+/// Where the first chunk has every visible key, a block of rows is converted, attended and written before the
+/// next one begins: its queries and sums stay in the nearest caches.
 class Flash {
  public:
   /// Allocates all that tasks of up to `rows` rows need.
@@ -81,7 +90,9 @@ class Flash {
  private:
   struct Block;
 
-  void convert_queries();
+  void begin_rows(int64_t row, int64_t rows);
+  void convert_queries(int64_t row, int64_t rows);
+  void attend_rows(const KeyChunk& chunk, int64_t row, int64_t rows);
   void attend_block(const KeyChunk& chunk, const Block& block);
   void trim_strips(const Block& block);
   int64_t next_trim(const Block& block, int64_t row) const;
@@ -93,12 +104,20 @@ class Flash {
   void clear_output(int64_t row, int64_t rows);
   bool needs_exact_values(const KeyChunk& chunk, const Block& block) const;
   float query_factor() const;
-  void write_output();
-  void write_lse();
-  void write_state();
+  void finish_rows(int64_t row, int64_t rows);
+  void write_output(int64_t row, int64_t rows);
+  void write_lse(int64_t row, int64_t rows);
+  void write_state(int64_t row, int64_t rows);
+
+  /// Rows of q_ and out_, which hold one block of rows where there is one chunk.
+  int64_t held_row(int64_t row) const { return one_chunk_ ? row % shape_.kernels->query_block : row; }
+  std::byte* q(int64_t row) const { return q_ + held_row(row) * q_stride_ * shape_.kernels->operand_bytes; }
+  float* out(int64_t row) const { return out_ + held_row(row) * out_stride_; }
 
   FlashShape shape_;
   FlashQueries queries_;
+  bool begun_ = false;
+  bool one_chunk_ = false;  ///< the first chunk has every visible key
 
   int64_t* visible_begin_ = nullptr;
   int64_t* visible_end_ = nullptr;

@@ -9,7 +9,8 @@
 namespace mlaprefill::cpu {
 namespace {
 
-// A chunk's keys and values stay in a 2 MiB L2 cache beside the scores.
+// Keys and values up-projected at once where a task has several chunks: in a 2 MiB L2 cache beside the
+// scores.
 constexpr int64_t kChunkBytes = int64_t{512} * 1024;
 // An up-projection runs nearer to the multiplication peak than attention does.
 constexpr double kProjectionCost = 0.6;
@@ -21,7 +22,6 @@ struct Layer {
   const PackedWeights& weights;
   FlashShape shape;
   LayerScratch& scratch;
-  int64_t chunk_keys;
 };
 
 // bf16 where it is the working dtype of bf16 queries; other inputs are multiplied in float32.
@@ -42,10 +42,10 @@ FlashShape flash_shape(const CallResources& resources, const FusedLayerArgs& arg
   return shape;
 }
 
-int64_t chunk_keys(const Plan& plan, const FlashShape& shape) {
+int64_t chunk_keys(const Plan& plan, const FlashShape& shape, int64_t keys) {
   const int64_t key_bytes = (shape.padded_depth(0) + shape.padded_v_columns()) * shape.kernels->operand_bytes;
-  const int64_t keys = std::min(kChunkBytes / key_bytes, plan.options.workspace_tokens);
-  return std::max<int64_t>(keys / kPanelColumns, 1) * kPanelColumns;
+  const int64_t chunk = std::min(keys_at_once(keys, kChunkBytes / key_bytes), plan.options.workspace_tokens);
+  return std::max<int64_t>(chunk / kPanelColumns, 1) * kPanelColumns;
 }
 
 double group_cost(const Plan& plan, const RequestGroup& group, int64_t query_begin, int64_t queries) {
@@ -105,10 +105,11 @@ void attend_piece(const Layer& layer, WorkerScratch& scratch, const TaskQueue::T
                                          group.query_row + piece.query_begin, piece.query_rows, task.head));
   set_visible_keys(layer.plan, group, piece, flash);
   const int64_t end = flash.visible_end()[piece.query_rows - 1];
-  for (int64_t begin = 0; begin < end; begin += layer.chunk_keys) {
+  const int64_t step = chunk_keys(layer.plan, layer.shape, end);
+  for (int64_t begin = 0; begin < end; begin += step) {
     flash.attend(scratch.projector.project(layer.shape, layer.weights, layer.plan.dims,
                                            layer.plan.options.working_dtype, layer.scratch.latents, group,
-                                           task.head, begin, std::min(begin + layer.chunk_keys, end)));
+                                           task.head, begin, std::min(begin + step, end)));
   }
   flash.finish();
 }
@@ -139,9 +140,8 @@ void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
   group_requests(plan, scratch->layer.groups);
   if (groups.empty()) return;
   const FlashShape shape = flash_shape(resources, args);
-  const Layer layer{
-      args,  plan,           weights.packed(operand_for(resources.level, plan, weights.dtype())),
-      shape, scratch->layer, chunk_keys(plan, shape)};
+  const Layer layer{args, plan, weights.packed(operand_for(resources.level, plan, weights.dtype())), shape,
+                    scratch->layer};
   pack_latents(resources, layer);
 
   TaskQueue& queue = scratch->queue;
@@ -149,7 +149,7 @@ void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
   queue.start(plan.dims.num_heads);
   int64_t keys = 0;
   for (const RequestGroup& group : groups) keys = std::max(keys, group.keys);
-  keys = std::min(keys, layer.chunk_keys);
+  keys = std::min(keys, chunk_keys(plan, shape, 0));
   // Both kinds of kernels may run in one task; only those of the widest operand need bracketing.
   const KernelTable& bracket = resources.kernels(bf16_operand(resources.level));
   run_tasks(

@@ -29,6 +29,9 @@ const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int6
   return static_cast<const char*>(segment.b) + depth / 2 * kPanelRowBytes + column * 4;
 }
 
+// Loads of a step stand before its products: where another thread uses the core's second half, tiles are not
+// renamed, and a load amid products waits for all of them.
+
 /// 32 rows x 32 columns of C in tiles 0..3; A in 4 and 5, B in 6 and 7.
 HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t column) {
   float* c = args.c + row * args.c_stride + column;
@@ -54,10 +57,10 @@ HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t co
       const char* b = tile_of_b(segment, column, k);
       _tile_loadd(6, b, kPanelRowBytes);
       _tile_loadd(4, a + k, a_bytes);
-      _tile_dpbf16ps(0, 4, 6);
       _tile_loadd(7, b + kTileColumnsAmx * 4, kPanelRowBytes);
-      _tile_dpbf16ps(1, 4, 7);
       _tile_loadd(5, a_below + k, a_bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -68,7 +71,7 @@ HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t co
   _tile_stored(3, c_below + kTileColumnsAmx, c_bytes);
 }
 
-/// The last 16 rows: 16 x 64 of C in tiles 0..3; A in 4, B in 5 and 6 by turns.
+/// The last 16 rows: 16 x 64 of C in tiles 0..3; A in 4, B in 5, 6 and 7.
 HWY_INLINE void multiply_16x64(const MultiplyArgs& args, int64_t row) {
   float* c = args.c + row * args.c_stride;
   const auto c_bytes = static_cast<size_t>(args.c_stride * 4);
@@ -91,13 +94,13 @@ HWY_INLINE void multiply_16x64(const MultiplyArgs& args, int64_t row) {
       const char* b = tile_of_b(segment, 0, k);
       _tile_loadd(4, a + k, a_bytes);
       _tile_loadd(5, b, kPanelRowBytes);
-      _tile_dpbf16ps(0, 4, 5);
       _tile_loadd(6, b + kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_loadd(7, b + 2 * kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_loadd(5, b + 3 * kTileColumnsAmx * 4, kPanelRowBytes);
       _tile_dpbf16ps(1, 4, 6);
-      _tile_loadd(5, b + 2 * kTileColumnsAmx * 4, kPanelRowBytes);
-      _tile_dpbf16ps(2, 4, 5);
-      _tile_loadd(6, b + 3 * kTileColumnsAmx * 4, kPanelRowBytes);
-      _tile_dpbf16ps(3, 4, 6);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 4, 5);
     }
   }
   _tile_stored(0, c, c_bytes);
@@ -122,7 +125,9 @@ constexpr KernelTable amx_table() {
   table.row_multiple = kTileRowsAmx;
   table.strip_rows = 32;
   table.trim_columns = kTileDepth;
-  table.query_block = 128;
+  // Small and deep: 132 KiB of scores, and sums are read and written once for 1,024 keys.
+  table.query_block = 32;
+  table.key_block = 1024;
   table.enter = configure_tiles;
   table.leave = release_tiles;
   return table;

@@ -38,13 +38,14 @@ HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, kFloats, p); }
 
 /// Rows of the caller's tensors are often pages apart, where no hardware prefetcher follows: kernels that
 /// walk them ask for the row so many rows ahead. An address, not an access: it may lie past the end.
-constexpr int64_t kPrefetchRows = 12;
+constexpr int64_t kPrefetchRows = 24;
 
 template <int kWrite = 0>
 HWY_INLINE void prefetch_row(const void* row, int64_t offset_bytes, int64_t bytes) {
+  constexpr int kSecondLevel = 2;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(offset_bytes);
   for (uintptr_t line = begin; line < begin + static_cast<uintptr_t>(bytes); line += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(line), kWrite);
+    __builtin_prefetch(reinterpret_cast<const void*>(line), kWrite, kSecondLevel);
   }
 }
 
