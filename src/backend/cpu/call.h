@@ -26,11 +26,9 @@ struct ExpandScratch {
   float* latents = nullptr;
   float* rope = nullptr;
   std::byte* rows = nullptr;  ///< the latents in the up-projection's operand type
-  std::byte* panel = nullptr;
-  float* transposed = nullptr;
 
  private:
-  AlignedBuffer latent_buffer_, rope_buffer_, row_buffer_, panel_buffer_, transposed_buffer_;
+  AlignedBuffer latent_buffer_, rope_buffer_, row_buffer_;
 };
 
 /// Scratch of one worker during one call.

@@ -43,8 +43,8 @@ class PanelExpander {
     row_ = span.row_begin + key_begin - span.key_begin;
     gather(source, span.request, key_begin, key_end);
     for (int64_t head = 0; head < dims_.num_heads; ++head) {
-      expand_keys(head);
-      expand_values(head);
+      expand_columns(head, 0, dims_.qk_nope_head_dim, weights_.keys(head, 0));
+      expand_columns(head, dims_.qk_nope_head_dim, dims_.v_head_dim, weights_.values(head, 0));
     }
   }
 
@@ -68,28 +68,13 @@ class PanelExpander {
     convert.target = scratch_.rows;
     convert.target_stride = stride_;
     kernels.convert_rows(convert);
-    kernels.pack_transposed(scratch_.rows, stride_, count_, weights_.padded_rank(), scratch_.panel);
   }
 
-  void expand_keys(int64_t head) {
-    const float* product = scratch_.product.keys(weights_, dims_, scratch_.panel, count_, head);
-    float* block = scratch_.transposed;
-    for (int64_t column = 0; column < dims_.qk_nope_head_dim; column += kPanelColumns) {
-      const int64_t columns = std::min(kPanelColumns, dims_.qk_nope_head_dim - column);
-      f32_.pack_transposed(product + column * UpProjection::kStride, UpProjection::kStride, columns,
-                           kPanelColumns, block);
-      write_rows(f32_, block, kPanelColumns, count_, columns, args_.expanded,
-                 element(args_.expanded, row_, head, column));
-    }
-  }
-
-  void expand_values(int64_t head) {
-    for (int64_t column = 0; column < dims_.v_head_dim; column += kPanelColumns) {
-      const int64_t columns = std::min<int64_t>(kPanelColumns, dims_.v_head_dim - column);
-      const float* product =
-          scratch_.product.values(weights_, scratch_.rows, stride_, count_, head, column / kPanelColumns);
-      write_rows(f32_, product, UpProjection::kStride, count_, columns, args_.expanded,
-                 element(args_.expanded, row_, head, dims_.qk_nope_head_dim + column));
+  void expand_columns(int64_t head, int64_t first, int64_t columns, const std::byte* panel) {
+    for (int64_t column = 0; column < columns; column += kPanelColumns, panel += weights_.panel_bytes()) {
+      const float* product = scratch_.product.multiply(weights_, panel, scratch_.rows, stride_, count_);
+      write_rows(f32_, product, UpProjection::kStride, count_, std::min(kPanelColumns, columns - column),
+                 args_.expanded, element(args_.expanded, row_, head, first + column));
     }
   }
 
@@ -108,12 +93,10 @@ class PanelExpander {
 void ExpandScratch::reserve(const MlaDims& dims, const PackedWeights& weights) {
   const int64_t operand_bytes = weights.kernels().operand_bytes;
   const int64_t rank = weights.padded_rank();
-  product.reserve(dims);
+  product.reserve();
   latents = latent_buffer_.reserve<float>(kPanelColumns * dims.kv_lora_rank);
   rope = rope_buffer_.reserve<float>(kPanelColumns * dims.qk_rope_head_dim);
   rows = row_buffer_.reserve<std::byte>(kPanelColumns * row_stride(rank, operand_bytes) * operand_bytes);
-  panel = panel_buffer_.reserve<std::byte>(kPanelColumns * rank * operand_bytes);
-  transposed = transposed_buffer_.reserve<float>(kPanelColumns * kPanelColumns);
 }
 
 void expand(CallResources& resources, const ExpandArgs& args) {

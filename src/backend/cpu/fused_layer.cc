@@ -107,9 +107,9 @@ void attend_piece(const Layer& layer, WorkerScratch& scratch, const TaskQueue::T
   const int64_t end = flash.visible_end()[piece.query_rows - 1];
   const int64_t step = chunk_keys(layer.plan, layer.shape, end);
   for (int64_t begin = 0; begin < end; begin += step) {
-    flash.attend(scratch.projector.project(layer.shape, layer.weights, layer.plan.dims,
-                                           layer.plan.options.working_dtype, layer.scratch.latents, group,
-                                           task.head, begin, std::min(begin + step, end)));
+    flash.attend(scratch.projector.project(layer.shape, layer.weights, layer.plan.options.working_dtype,
+                                           layer.scratch.latents, group, task.head, begin,
+                                           std::min(begin + step, end)));
   }
   flash.finish();
 }
@@ -156,7 +156,7 @@ void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
       resources, bracket, *scratch,
       [&](WorkerScratch& worker) {
         worker.flash.reserve(shape, queue.most_rows());
-        worker.projector.reserve(shape, plan.dims, keys);
+        worker.projector.reserve(shape, keys);
       },
       [&](WorkerScratch& worker, const TaskQueue::Task& task) { attend_piece(layer, worker, task); });
 }

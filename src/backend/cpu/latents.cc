@@ -125,13 +125,11 @@ void LatentStore::prepare(const PackedWeights& weights, const KernelTable& atten
   operand_bytes_ = kernels_->operand_bytes;
   padded_rank_ = weights.padded_rank();
   row_stride_ = cpu::row_stride(padded_rank_, operand_bytes_);
-  panel_bytes_ = padded_rank_ * kPanelColumns * operand_bytes_;
   rope_columns_ = dims.qk_rope_head_dim;
   padded_rope_ = round_up(dims.qk_rope_head_dim, attention_kernels.depth_multiple);
   rope_panel_bytes_ = padded_rope_ * kPanelColumns * attention_kernels.operand_bytes;
   const int64_t panels = keys / kPanelColumns;
   rows_ = row_buffer_.reserve<std::byte>(keys * row_stride_ * operand_bytes_);
-  panels_ = panel_buffer_.reserve<std::byte>(panels * panel_bytes_);
   rope_panels_ = rope_panel_buffer_.reserve<std::byte>(panels * rope_panel_bytes_);
   rope_rows_ = rope_row_buffer_.reserve<std::byte>(keys * padded_rope_ * attention_kernels.operand_bytes);
 }
@@ -158,8 +156,6 @@ void LatentStore::fill(const LatentSource& source, const Plan& plan, const Reque
   }
   const int64_t count = end - key;
   std::memset(latents.data, 0, static_cast<size_t>((kPanelColumns - count) * row_stride_ * operand_bytes_));
-  kernels_->pack_transposed(rows(key), row_stride_, count, padded_rank_,
-                            panels_ + key / kPanelColumns * panel_bytes_);
   attention_kernels_->pack_transposed(rope_rows, padded_rope_, count, padded_rope_,
                                       rope_panels_ + key / kPanelColumns * rope_panel_bytes_);
 }

@@ -1,4 +1,4 @@
-// Latents of a batch's keys, gathered from the paged cache and the new tokens and packed once for all heads.
+// Latents of a batch's keys, gathered from the paged cache and the new tokens once for all heads.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ struct RequestGroup {
 /// Groups of the plan's requests that have new tokens, in request order.
 void group_requests(const Plan& plan, std::vector<RequestGroup>& groups);
 
-/// The packed latents of every group: row-major rows and panels in the up-projection's operand type, rope
-/// panels in the attention's.
+/// The latents of every group: row-major rows in the up-projection's operand type, rope panels in the
+/// attention's.
 class LatentStore {
  public:
   void prepare(const PackedWeights& weights, const KernelTable& attention_kernels, const MlaDims& dims,
@@ -67,7 +67,6 @@ class LatentStore {
 
   const std::byte* rows(int64_t key) const { return rows_ + key * row_stride_ * operand_bytes_; }
   int64_t row_stride() const { return row_stride_; }
-  const std::byte* panel(int64_t key) const { return panels_ + key / kPanelColumns * panel_bytes_; }
   const std::byte* rope_panel(int64_t key) const {
     return rope_panels_ + key / kPanelColumns * rope_panel_bytes_;
   }
@@ -78,15 +77,13 @@ class LatentStore {
   int64_t operand_bytes_ = 0;
   int64_t padded_rank_ = 0;
   int64_t row_stride_ = 0;
-  int64_t panel_bytes_ = 0;
   int64_t rope_columns_ = 0;
   int64_t padded_rope_ = 0;
   int64_t rope_panel_bytes_ = 0;
   std::byte* rows_ = nullptr;
-  std::byte* panels_ = nullptr;
   std::byte* rope_panels_ = nullptr;
   std::byte* rope_rows_ = nullptr;
-  AlignedBuffer row_buffer_, panel_buffer_, rope_panel_buffer_, rope_row_buffer_;
+  AlignedBuffer row_buffer_, rope_panel_buffer_, rope_row_buffer_;
 };
 
 }  // namespace mlaprefill::cpu

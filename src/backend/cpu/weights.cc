@@ -3,48 +3,39 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/flash.h"
+#include "core/checked.h"
 
 namespace mlaprefill::cpu {
 
 PackedWeights::PackedWeights(const KernelTable& kernels, const MlaDims& dims, const ConstTensor& kv_b_proj)
     : kernels_(&kernels),
       padded_rank_(round_up(dims.kv_lora_rank, kernels.depth_multiple)),
-      key_stride_(row_stride(padded_rank_, kernels.operand_bytes)),
-      key_bytes_(dims.qk_nope_head_dim * key_stride_ * kernels.operand_bytes),
-      value_panels_(round_up(dims.v_head_dim, kPanelColumns) / kPanelColumns),
-      value_panel_bytes_(padded_rank_ * kPanelColumns * kernels.operand_bytes) {
-  const int64_t heads = dims.num_heads;
-  keys_ = key_buffer_.reserve<std::byte>(heads * key_bytes_);
-  values_ = value_buffer_.reserve<std::byte>(heads * value_panels_ * value_panel_bytes_);
+      key_panels_(ceil_div(dims.qk_nope_head_dim, kPanelColumns)),
+      panels_per_head_(key_panels_ + ceil_div(dims.v_head_dim, kPanelColumns)),
+      panel_bytes_(padded_rank_ * kPanelColumns * kernels.operand_bytes) {
+  panels_ = buffer_.reserve<std::byte>(dims.num_heads * panels_per_head_ * panel_bytes_);
   AlignedBuffer row_buffer;
-
   ConvertArgs convert;
   convert.source_dtype = kv_b_proj.dtype;
   convert.source_stride = kv_b_proj.stride[0];
   convert.columns = dims.kv_lora_rank;
   convert.padded_columns = padded_rank_;
-  const auto weight_rows = [&](int64_t row) {
-    return static_cast<const std::byte*>(kv_b_proj.data) +
-           row * kv_b_proj.stride[0] * size_bytes(kv_b_proj.dtype);
-  };
-  for (int64_t head = 0; head < heads; ++head) {
-    const int64_t first = head * dims.expanded_head_dim();
-    convert.source = weight_rows(first);
-    convert.rows = dims.qk_nope_head_dim;
-    convert.target = keys_ + head * key_bytes_;
-    convert.target_stride = key_stride_;
-    kernels.convert_rows(convert);
-    for (int64_t panel = 0; panel < value_panels_; ++panel) {
-      const int64_t column = panel * kPanelColumns;
-      convert.source = weight_rows(first + dims.qk_nope_head_dim + column);
-      convert.rows = std::min(kPanelColumns, dims.v_head_dim - column);
-      convert.target = row_buffer.reserve<std::byte>(kPanelColumns * padded_rank_ * kernels.operand_bytes);
-      convert.target_stride = padded_rank_;
+  convert.target = row_buffer.reserve<std::byte>(kPanelColumns * padded_rank_ * kernels.operand_bytes);
+  convert.target_stride = padded_rank_;
+  const auto* source = static_cast<const std::byte*>(kv_b_proj.data);
+  std::byte* panel = panels_;
+  const auto pack = [&](int64_t rows) {
+    for (int64_t row = 0; row < rows; row += kPanelColumns, panel += panel_bytes_) {
+      convert.source = source;
+      convert.rows = std::min(kPanelColumns, rows - row);
       kernels.convert_rows(convert);
-      kernels.pack_transposed(convert.target, padded_rank_, convert.rows, padded_rank_,
-                              values_ + (head * value_panels_ + panel) * value_panel_bytes_);
+      kernels.pack_transposed(convert.target, padded_rank_, convert.rows, padded_rank_, panel);
+      source += convert.rows * kv_b_proj.stride[0] * size_bytes(kv_b_proj.dtype);
     }
+  };
+  for (int64_t head = 0; head < dims.num_heads; ++head) {
+    pack(dims.qk_nope_head_dim);
+    pack(dims.v_head_dim);
   }
 }
 

@@ -12,30 +12,28 @@
 
 namespace mlaprefill::cpu {
 
-/// Weights of every head in one operand type. Keys come from W_nope (left factor, row-major) times latents
-/// (panel), values from latents (left factor) times W_v^T (panels of 64 value columns).
+/// Weights of every head in one operand type: panels of 64 output columns, those of the keys and then those
+/// of the values.
 class PackedWeights {
  public:
   PackedWeights(const KernelTable& kernels, const MlaDims& dims, const ConstTensor& kv_b_proj);
 
   const KernelTable& kernels() const { return *kernels_; }
   int64_t padded_rank() const { return padded_rank_; }
-  int64_t key_stride() const { return key_stride_; }
-  const std::byte* keys(int64_t head) const { return keys_ + head * key_bytes_; }
-  const std::byte* values(int64_t head, int64_t panel) const {
-    return values_ + (head * value_panels_ + panel) * value_panel_bytes_;
+  int64_t panel_bytes() const { return panel_bytes_; }
+  const std::byte* keys(int64_t head, int64_t panel) const {
+    return panels_ + (head * panels_per_head_ + panel) * panel_bytes_;
   }
+  const std::byte* values(int64_t head, int64_t panel) const { return keys(head, key_panels_ + panel); }
 
  private:
   const KernelTable* kernels_;
   int64_t padded_rank_;
-  int64_t key_stride_;  ///< elements
-  int64_t key_bytes_;   ///< of one head
-  int64_t value_panels_;
-  int64_t value_panel_bytes_;
-  AlignedBuffer key_buffer_, value_buffer_;
-  std::byte* keys_ = nullptr;
-  std::byte* values_ = nullptr;
+  int64_t key_panels_;
+  int64_t panels_per_head_;
+  int64_t panel_bytes_;
+  AlignedBuffer buffer_;
+  std::byte* panels_ = nullptr;
 };
 
 class CpuWeights final : public LayerWeights {

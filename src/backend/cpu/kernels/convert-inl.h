@@ -82,10 +82,15 @@ struct F8Source {
 template <typename Storage, typename Source>
 HWY_INLINE void convert_row(const Source& source, const ConvertArgs& args, Storage* target) {
   const FloatVec factor = hn::Set(kFloats, args.factor);
+  // Storing rounds too.
+  const DType rounding = args.rounding == OperandIo<Storage>::kDType ? DType::kF32 : args.rounding;
+  const auto converted = [&](int64_t i)
+                             HWY_ATTR { return hn::Mul(round_to(source.vector(i), rounding), factor); };
   int64_t i = 0;
-  for (; i + kLanes <= args.columns; i += kLanes) {
-    OperandIo<Storage>::store(hn::Mul(round_to(source.vector(i), args.rounding), factor), target + i);
+  for (; i + 2 * kLanes <= args.columns; i += 2 * kLanes) {
+    OperandIo<Storage>::store_two(converted(i), converted(i + kLanes), target + i);
   }
+  for (; i + kLanes <= args.columns; i += kLanes) OperandIo<Storage>::store(converted(i), target + i);
   for (; i < args.columns; ++i) {
     OperandIo<Storage>::store_one(round_one(source.one(i), args.rounding) * args.factor, target + i);
   }
