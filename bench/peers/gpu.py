@@ -4,7 +4,7 @@ engines run it: same tensors, one process, random order, L2 flushed before each 
 Every contender is first checked against fp64 on sampled rows. FLOP: visible pairs (and expanded rows of a layer) only.
 The card's own GEMM rate (cuBLAS 8192^3, bf16) is measured among the contenders of each shape.
 
-usage: gpu.py --library libmlaprefill_c.so --commit ID [--heads 128,16] [--only attention|layer] [--json FILE]
+usage: gpu.py --library libmlaprefill_c.so --commit ID [--heads 128,16] [--only attention|attention_wide|layer] [--json FILE]
 """
 import argparse
 import statistics
@@ -13,7 +13,7 @@ import capi
 import gpu_measure
 import gpu_timing
 import torch
-from gpu_attention import SCALE, Attention
+from gpu_attention import NARROW, WIDE, WIDE_SHAPES, Attention
 from gpu_attention import SHAPES as ATTENTION_SHAPES
 from gpu_fa3 import FlashAttention3
 from gpu_layer import SHAPES as LAYER_SHAPES
@@ -24,7 +24,7 @@ ERROR_LIMIT = 1e-2
 
 def attention_contenders(subject, backend):
     """{name: call}; call.out is what it computes."""
-    flash = FlashAttention3(subject.requests, subject.causal, SCALE)
+    flash = FlashAttention3(subject.requests, subject.causal, subject.dims.scale)
     found = {"mlaprefill": subject.ours(backend)}
     for name, v in (("FA3, V strided", subject.v), ("FA3, V contiguous", subject.v_contiguous)):
         found[name] = gpu_timing.Captured(lambda v=v: flash(subject.q, subject.k, v)[0])
@@ -40,7 +40,7 @@ def geometric_mean(results, contender):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True, help="libmlaprefill_c.so with the sm90 backend")
-    parser.add_argument("--only", choices=("attention", "layer"))
+    parser.add_argument("--only", choices=("attention", "attention_wide", "layer"))
     gpu_measure.add_arguments(parser)
     options = parser.parse_args()
 
@@ -49,17 +49,18 @@ def main():
     timer = gpu_timing.Timer(options.rounds)
     gemm = gpu_timing.card_gemm()
     report = gpu_measure.report_of("mlaprefill.gpu_peers/1", options, timer)
-    report.update(backend=backend.description(), attention=[], layer=[])
+    report.update(backend=backend.description(), attention=[], attention_wide=[], layer=[])
 
     def measure(subject, contenders):
         return gpu_measure.measure(subject, contenders, timer, gemm, "times_slower_than_ours", ERROR_LIMIT)
 
     for heads in options.heads:
-        for name in gpu_measure.selected(ATTENTION_SHAPES, options.shapes) if options.only != "layer" else ():
-            subject = Attention(name, heads)
-            rows = measure(subject, attention_contenders(subject, backend))
-            report["attention"].append({"shape": name, "heads": heads, "contenders": rows})
-        for name in gpu_measure.selected(LAYER_SHAPES, options.shapes) if options.only != "attention" else ():
+        for kind, dims, shapes in (("attention", NARROW, ATTENTION_SHAPES), ("attention_wide", WIDE, WIDE_SHAPES)):
+            for name in gpu_measure.selected(shapes, options.shapes) if options.only in (None, kind) else ():
+                subject = Attention(name, heads, dims)
+                rows = measure(subject, attention_contenders(subject, backend))
+                report[kind].append({"shape": name, "heads": heads, "contenders": rows})
+        for name in gpu_measure.selected(LAYER_SHAPES, options.shapes) if options.only in (None, "layer") else ():
             subject = Layer(name, heads)
             contenders, way = subject.contenders(backend, timer)
             rows = measure(subject, contenders)

@@ -1,5 +1,6 @@
 """Attention alone on a GPU: our kernel through the C ABI and cuDNN on the same numbers."""
 import math
+import typing
 
 import capi
 import gpu_timing
@@ -7,10 +8,30 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-NOPE, ROPE, V_DIM, RANK = 128, 64, 128, 512
-QK_DIM = NOPE + ROPE
-SCALE = 1.0 / math.sqrt(QK_DIM)
-FLOP_PER_PAIR = 2 * (QK_DIM + V_DIM)
+
+
+class HeadDims(typing.NamedTuple):
+    nope: int
+    rope: int
+    v: int
+
+    @property
+    def qk(self):
+        return self.nope + self.rope
+
+    @property
+    def scale(self):
+        return 1.0 / math.sqrt(self.qk)
+
+    @property
+    def flop_per_pair(self):
+        return 2 * (self.qk + self.v)
+
+
+NARROW, WIDE = HeadDims(128, 64, 128), HeadDims(192, 64, 256)
+NOPE, ROPE, V_DIM = NARROW
+QK_DIM, SCALE, FLOP_PER_PAIR = NARROW.qk, NARROW.scale, NARROW.flop_per_pair
+RANK = 512
 MIX = [4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1]
 
 # name: requests as (new tokens, keys), causal (bottom-right) or every key
@@ -23,6 +44,7 @@ SHAPES = {
     "context 32x(64x2048)": ([(64, 2048)] * 32, False),
     "mix 4096..1, 21 rows": ([(n, n) for n in MIX], True),
 }
+WIDE_SHAPES = ("causal 1x8192", "context 8192x32768", "causal 8x1024", "context 32x(64x2048)")
 
 
 def visible_pairs(requests, causal):
@@ -50,34 +72,34 @@ def sampled_error(out, q, k, v, requests, causal, scale=SCALE):
     return worst
 
 
-def keys_of(kv, rope):
-    """K [Tk, H, 192] of the up-projection's K_nope and V side by side and the rope key that all heads share."""
-    return torch.cat([kv[..., :NOPE], rope.unsqueeze(1).expand(-1, kv.shape[1], -1)], -1)
+def keys_of(kv, rope, nope=NOPE):
+    """K [Tk, H, qk] of the up-projection's K_nope and V side by side and the rope key that all heads share."""
+    return torch.cat([kv[..., :nope], rope.unsqueeze(1).expand(-1, kv.shape[1], -1)], -1)
 
 
-def outputs_for(q):
-    """Output [Tq, H, 128] and LSE [H, Tq] for a call to write."""
+def outputs_for(q, v_dim=V_DIM):
+    """Output [Tq, H, v_dim] and LSE [H, Tq] for a call to write."""
     rows, heads, _ = q.shape
-    return (torch.full((rows, heads, V_DIM), math.nan, device="cuda", dtype=torch.bfloat16),
+    return (torch.full((rows, heads, v_dim), math.nan, device="cuda", dtype=torch.bfloat16),
             torch.empty(heads, rows, device="cuda"))
 
 
 class Attention:
-    def __init__(self, name, heads):
-        self.name, self.heads = name, heads
+    def __init__(self, name, heads, dims=NARROW):
+        self.name, self.heads, self.dims = name, heads, dims
         self.requests, self.causal = SHAPES[name]
-        self.flop = FLOP_PER_PAIR * heads * visible_pairs(self.requests, self.causal)
+        self.flop = dims.flop_per_pair * heads * visible_pairs(self.requests, self.causal)
         new, keys = (sum(lengths) for lengths in zip(*self.requests))
         self.q, self.kv, self.latent = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
-                                        for shape in ((new, heads, QK_DIM), (keys, heads, NOPE + V_DIM),
-                                                      (keys, RANK + ROPE)))
+                                        for shape in ((new, heads, dims.qk), (keys, heads, dims.nope + dims.v),
+                                                      (keys, RANK + dims.rope)))
         self.rope = self.latent[:, RANK:]
-        self.k = keys_of(self.kv, self.rope)
-        self.v = self.kv[..., NOPE:]  # a strided view of the up-projection, as serving engines pass it
+        self.k = keys_of(self.kv, self.rope, dims.nope)
+        self.v = self.kv[..., dims.nope:]  # a strided view of the up-projection, as serving engines pass it
         self.v_contiguous = self.v.contiguous()
 
     def error(self, out):
-        return sampled_error(out, self.q, self.k, self.v, self.requests, self.causal)
+        return sampled_error(out, self.q, self.k, self.v, self.requests, self.causal, self.dims.scale)
 
     def spans(self):
         return capi.spans_of([(new, keys, keys - new if self.causal else capi.NOT_CAUSAL)
@@ -86,8 +108,8 @@ class Attention:
     def ours(self, backend):
         """K and V as the up-projection left them, one rope key for all heads. Causal: planned. Every key: spans of a
         call without a plan, which brings its schedule along inside the time."""
-        out, lse = outputs_for(self.q)
-        tensors = (self.q, self.kv[..., :NOPE], self.v, SCALE)
+        out, lse = outputs_for(self.q, self.dims.v)
+        tensors = (self.q, self.kv[..., :self.dims.nope], self.v, self.dims.scale)
         if not self.causal:
             spans = self.spans()
             size = backend.attention_workspace_bytes(*tensors, spans, out, lse, self.rope)
@@ -99,8 +121,8 @@ class Attention:
                 return out
 
             return gpu_timing.Captured(unplanned)
-        dims = capi.sized(capi.Dims, num_heads=self.heads, kv_lora_rank=RANK, qk_nope_head_dim=NOPE,
-                          qk_rope_head_dim=ROPE, v_head_dim=V_DIM, softmax_scale=SCALE)
+        dims = capi.sized(capi.Dims, num_heads=self.heads, kv_lora_rank=RANK, qk_nope_head_dim=self.dims.nope,
+                          qk_rope_head_dim=self.dims.rope, v_head_dim=self.dims.v, softmax_scale=self.dims.scale)
         plan = capi.Plan(backend.library, dims, [new for new, _ in self.requests],
                          [keys - new for new, keys in self.requests], torch.bfloat16,
                          block_table=torch.zeros(len(self.requests), 1 << 10, dtype=torch.int32), block_size=64,
@@ -125,7 +147,7 @@ class Attention:
 
         def call():
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=SCALE)
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.dims.scale)
             return out.transpose(1, 2).flatten(0, 1)
 
         return {"cuDNN": gpu_timing.Captured(call)}
