@@ -44,9 +44,9 @@ def provenance(report, results):
             f"The card's GEMM ran at {min(rates):.0f} to {max(rates):.0f} TFLOP/s between them.\n")
 
 
-def attention():
-    report = load("peers_attention")
-    results = report["attention"]
+def attention(kind):
+    report = load(f"peers_{kind}")
+    results = report[kind]
     rows = []
     for shape, both in by_shape(results):
         row = [shape]
@@ -106,5 +106,8 @@ def summary():
 
 def parts():
     """Mark to text."""
-    return {"gpu-tables: attention": attention(), "gpu-tables: layer": layer(), "gpu-tables: host times": host_times(),
+    return {"gpu-tables: attention": attention("attention"),
+            "gpu-tables: attention, wide heads": attention("attention_wide"),
+            "gpu-tables: layer": layer(),
+            "gpu-tables: host times": host_times(),
             "gpu-tables: summary": summary()}
