@@ -43,8 +43,12 @@ class PanelExpander {
     row_ = span.row_begin + key_begin - span.key_begin;
     gather(source, span.request, key_begin, key_end);
     for (int64_t head = 0; head < dims_.num_heads; ++head) {
-      expand_columns(head, 0, dims_.qk_nope_head_dim, weights_.keys(head, 0));
-      expand_columns(head, dims_.qk_nope_head_dim, dims_.v_head_dim, weights_.values(head, 0));
+      UpProjection& product = scratch_.product;
+      product.multiply(weights_, head, scratch_.rows, stride_, count_);
+      write_rows(f32_, product.keys(), product.stride(), count_, dims_.qk_nope_head_dim, args_.expanded,
+                 element(args_.expanded, row_, head, 0));
+      write_rows(f32_, product.values(), product.stride(), count_, dims_.v_head_dim, args_.expanded,
+                 element(args_.expanded, row_, head, dims_.qk_nope_head_dim));
     }
   }
 
@@ -70,14 +74,6 @@ class PanelExpander {
     kernels.convert_rows(convert);
   }
 
-  void expand_columns(int64_t head, int64_t first, int64_t columns, const std::byte* panel) {
-    for (int64_t column = 0; column < columns; column += kPanelColumns, panel += weights_.panel_bytes()) {
-      const float* product = scratch_.product.multiply(weights_, panel, scratch_.rows, stride_, count_);
-      write_rows(f32_, product, UpProjection::kStride, count_, std::min(kPanelColumns, columns - column),
-                 args_.expanded, element(args_.expanded, row_, head, first + column));
-    }
-  }
-
   const ExpandArgs& args_;
   const MlaDims& dims_;
   const PackedWeights& weights_;
@@ -93,7 +89,7 @@ class PanelExpander {
 void ExpandScratch::reserve(const MlaDims& dims, const PackedWeights& weights) {
   const int64_t operand_bytes = weights.kernels().operand_bytes;
   const int64_t rank = weights.padded_rank();
-  product.reserve();
+  product.reserve(weights);
   latents = latent_buffer_.reserve<float>(kPanelColumns * dims.kv_lora_rank);
   rope = rope_buffer_.reserve<float>(kPanelColumns * dims.qk_rope_head_dim);
   rows = row_buffer_.reserve<std::byte>(kPanelColumns * row_stride(rank, operand_bytes) * operand_bytes);

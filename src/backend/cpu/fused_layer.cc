@@ -156,7 +156,7 @@ void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
       resources, bracket, *scratch,
       [&](WorkerScratch& worker) {
         worker.flash.reserve(shape, queue.most_rows());
-        worker.projector.reserve(shape, keys);
+        worker.projector.reserve(shape, layer.weights, keys);
       },
       [&](WorkerScratch& worker, const TaskQueue::Task& task) { attend_piece(layer, worker, task); });
 }

@@ -7,20 +7,24 @@
 
 namespace mlaprefill::cpu {
 
-/// Float32 products of 64 keys with one panel of weights, in memory it keeps.
+/// Float32 keys and values of one head for 64 latents, in memory it keeps.
 class UpProjection {
  public:
-  static constexpr int64_t kStride = kPanelColumns + 16;  ///< of a product's rows, in floats
+  /// Allocates; to be called before the products with these weights.
+  void reserve(const PackedWeights& weights);
 
-  /// Allocates; to be called before the products.
-  void reserve() { product_ = buffer_.reserve<float>(kPanelColumns * kStride); }
+  /// Computes the first `count` rows.
+  void multiply(const PackedWeights& weights, int64_t head, const std::byte* latent_rows,
+                int64_t latent_stride, int64_t count);
 
-  /// [64 keys, 64 columns], of which the first `count` keys are computed.
-  const float* multiply(const PackedWeights& weights, const std::byte* weight_panel,
-                        const std::byte* latent_rows, int64_t latent_stride, int64_t count);
+  const float* keys() const { return product_; }
+  const float* values() const { return values_; }
+  int64_t stride() const { return stride_; }
 
  private:
-  float* product_ = nullptr;
+  float* product_ = nullptr;  ///< [64 keys, columns of all panels of a head]
+  float* values_ = nullptr;
+  int64_t stride_ = 0;
   AlignedBuffer buffer_;
 };
 
@@ -28,16 +32,17 @@ class UpProjection {
 class ChunkProjector {
  public:
   /// Allocates all that chunks of up to `keys` keys need.
-  void reserve(const FlashShape& shape, int64_t keys);
+  void reserve(const FlashShape& shape, const PackedWeights& weights, int64_t keys);
 
   KeyChunk project(const FlashShape& shape, const PackedWeights& weights, DType working_dtype,
                    const LatentStore& store, const RequestGroup& group, int64_t head, int64_t key_begin,
                    int64_t key_end);
 
  private:
-  void project_keys(const FlashShape& shape, const PackedWeights& weights, DType working_dtype,
-                    const LatentStore& store, int64_t store_key, int64_t count, int64_t head,
-                    std::byte* key_panel);
+  void pack_keys(const FlashShape& shape, DType working_dtype, int64_t count, std::byte* panel);
+  /// Returns whether all values are finite.
+  bool pack_values(const FlashShape& shape, DType working_dtype, int64_t rows, std::byte* panel,
+                   int64_t panel_bytes);
 
   UpProjection product_;
   std::byte* key_rows_ = nullptr;  ///< 64 keys before they are transposed

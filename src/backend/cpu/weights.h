@@ -20,11 +20,12 @@ class PackedWeights {
 
   const KernelTable& kernels() const { return *kernels_; }
   int64_t padded_rank() const { return padded_rank_; }
-  int64_t panel_bytes() const { return panel_bytes_; }
-  const std::byte* keys(int64_t head, int64_t panel) const {
-    return panels_ + (head * panels_per_head_ + panel) * panel_bytes_;
+  int64_t panels_per_head() const { return panels_per_head_; }
+  /// Of a head's columns in panels.
+  int64_t first_value_column() const { return key_panels_ * kPanelColumns; }
+  const std::byte* panel(int64_t head, int64_t index) const {
+    return panels_ + (head * panels_per_head_ + index) * panel_bytes_;
   }
-  const std::byte* values(int64_t head, int64_t panel) const { return keys(head, key_panels_ + panel); }
 
  private:
   const KernelTable* kernels_;
