@@ -20,13 +20,17 @@ void UpProjection::reserve(const PackedWeights& weights) {
 // All panels before any is packed: a tile unit that waits for longer than 300 ns takes as long to wake.
 void UpProjection::multiply(const PackedWeights& weights, int64_t head, const std::byte* latent_rows,
                             int64_t latent_stride, int64_t count) {
+  const KernelTable& kernels = weights.kernels();
   MultiplyArgs args;
-  args.rows = count;
   args.c_stride = stride_;
-  for (int64_t panel = 0; panel < weights.panels_per_head(); ++panel) {
-    args.segments[0] = {latent_rows, weights.panel(head, panel), latent_stride, weights.padded_rank()};
-    args.c = product_ + panel * kPanelColumns;
-    weights.kernels().multiply(args);
+  for (int64_t row = 0; row < count; row += kernels.query_block) {
+    args.rows = std::min(kernels.query_block, count - row);
+    const std::byte* rows = latent_rows + row * latent_stride * kernels.operand_bytes;
+    for (int64_t panel = 0; panel < weights.panels_per_head(); ++panel) {
+      args.segments[0] = {rows, weights.panel(head, panel), latent_stride, weights.padded_rank()};
+      args.c = product_ + row * stride_ + panel * kPanelColumns;
+      kernels.multiply(args);
+    }
   }
 }
 
