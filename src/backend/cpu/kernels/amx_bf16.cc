@@ -32,6 +32,14 @@ const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int6
 // Loads of a step stand before its products: where another thread uses the core's second half, tiles are not
 // renamed, and a load amid products waits for all of them.
 
+/// Asks for the next step's tile of B while the products of this one run. Tiles of A are left to the
+/// hardware: asking for them too would cost more than it saves.
+HWY_INLINE void prefetch_tile_of_b(const char* b) {
+  const char* next = b + kTileDepth / 2 * kPanelRowBytes;
+  MLAPREFILL_UNROLL
+  for (int64_t row = 0; row < kTileDepth / 2; ++row) __builtin_prefetch(next + row * kPanelRowBytes);
+}
+
 /// 32 rows x 32 columns of C in tiles 0..3; A in 4 and 5, B in 6 and 7.
 HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t column) {
   float* c = args.c + row * args.c_stride + column;
@@ -60,7 +68,9 @@ HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t co
       _tile_loadd(7, b + kTileColumnsAmx * 4, kPanelRowBytes);
       _tile_loadd(5, a_below + k, a_bytes);
       _tile_dpbf16ps(0, 4, 6);
+      prefetch_tile_of_b(b);
       _tile_dpbf16ps(1, 4, 7);
+      prefetch_tile_of_b(b + kTileColumnsAmx * 4);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
