@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <vector>
 
 #include "backend/cpu/flash.h"
@@ -64,29 +63,28 @@ struct CallResources {
   Pool<CallScratch> calls;
 };
 
-/// prepare(i) for every i below `preparations`, then body(worker scratch, task) for every task of the call's
-/// queue, the latter between the enter and leave of the kernels, on as many workers as there is work for.
-/// reserve(worker scratch) sizes the scratch of each first. One parallel region: workers wake while others
-/// prepare.
-template <typename Prepare, typename Reserve, typename Body>
+/// Runs body(i) for every i below `count`, in any order, on as many workers as there is work for.
+template <typename Body>
+void run_indexed(CallResources& resources, int64_t count, const Body& body) {
+  std::atomic<int64_t> next = 0;
+  auto worker = [&] {
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(i);
+  };
+  resources.workers.run(static_cast<int32_t>(std::min<int64_t>(resources.workers.size(), count)), worker);
+}
+
+/// Runs body(worker scratch, task) for every task of the call's queue on as many workers as there is work
+/// for, between the enter and leave of the kernels. reserve(worker scratch) sizes the scratch of each first.
+template <typename Reserve, typename Body>
 void run_tasks(CallResources& resources, const KernelTable& kernels, CallScratch& scratch,
-               int64_t preparations, const Prepare& prepare, const Reserve& reserve, const Body& body) {
-  const int64_t count =
-      std::min<int64_t>(resources.workers.size(), std::max(preparations, scratch.queue.size()));
+               const Reserve& reserve, const Body& body) {
+  const int64_t count = std::min<int64_t>(resources.workers.size(), scratch.queue.size());
   if (count == 0) return;
   scratch.workers.resize(static_cast<size_t>(resources.workers.size()));
   for (WorkerScratch& worker : scratch.workers) reserve(worker);
   std::atomic<size_t> next_worker = 0;
-  std::atomic<int64_t> next_preparation = 0;
-  std::atomic<int64_t> prepared = 0;
   auto work = [&] {
     WorkerScratch& worker = scratch.workers[next_worker.fetch_add(1)];
-    for (int64_t i = next_preparation.fetch_add(1); i < preparations; i = next_preparation.fetch_add(1)) {
-      prepare(i);
-      prepared.fetch_add(1, std::memory_order_release);
-    }
-    // Short: whoever took a preparation is at it.
-    while (prepared.load(std::memory_order_acquire) < preparations) std::this_thread::yield();
     const FlushDenormals flush;
     kernels.enter();
     for (TaskQueue::Task task = scratch.queue.pop(); task.piece != nullptr; task = scratch.queue.pop()) {
@@ -95,14 +93,6 @@ void run_tasks(CallResources& resources, const KernelTable& kernels, CallScratch
     kernels.leave();
   };
   resources.workers.run(static_cast<int32_t>(count), work);
-}
-
-/// The same without preparations.
-template <typename Reserve, typename Body>
-void run_tasks(CallResources& resources, const KernelTable& kernels, CallScratch& scratch,
-               const Reserve& reserve, const Body& body) {
-  run_tasks(
-      resources, kernels, scratch, 0, [](int64_t) {}, reserve, body);
 }
 
 /// The operations of the backend. Arguments have been validated.

@@ -114,13 +114,20 @@ void attend_piece(const Layer& layer, WorkerScratch& scratch, const TaskQueue::T
   flash.finish();
 }
 
-/// Gathers 64 keys of the store.
-void fill_latents(const Layer& layer, const LatentSource& source, int64_t key) {
-  const std::vector<RequestGroup>& groups = layer.scratch.groups;
-  const auto after =
-      std::upper_bound(groups.begin(), groups.end(), key,
-                       [](int64_t k, const RequestGroup& group) { return k < group.key_begin; });
-  layer.scratch.latents.fill(source, layer.plan, *(after - 1), key);
+void pack_latents(CallResources& resources, const Layer& layer) {
+  const LayerTensors& tensors = layer.args.tensors;
+  const LatentSource source(layer.plan, tensors.cache, tensors.kv_latent, tensors.k_rope);
+  LayerScratch& scratch = layer.scratch;
+  const RequestGroup& last = scratch.groups.back();
+  const int64_t keys = last.key_begin + round_up(last.keys, kPanelColumns);
+  scratch.latents.prepare(layer.weights, *layer.shape.kernels, layer.plan.dims, keys);
+  run_indexed(resources, keys / kPanelColumns, [&](int64_t panel) {
+    const int64_t key = panel * kPanelColumns;
+    const auto after =
+        std::upper_bound(scratch.groups.begin(), scratch.groups.end(), key,
+                         [](int64_t k, const RequestGroup& group) { return k < group.key_begin; });
+    scratch.latents.fill(source, layer.plan, *(after - 1), key);
+  });
 }
 
 }  // namespace
@@ -135,10 +142,7 @@ void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
   const FlashShape shape = flash_shape(resources, args);
   const Layer layer{args, plan, weights.packed(operand_for(resources.level, plan, weights.dtype())), shape,
                     scratch->layer};
-  const LatentSource source(plan, args.tensors.cache, args.tensors.kv_latent, args.tensors.k_rope);
-  const int64_t stored_keys = groups.back().key_begin + round_up(groups.back().keys, kPanelColumns);
-  layer.scratch.latents.prepare(layer.weights, *shape.kernels, plan.dims, stored_keys);
-  const auto fill = [&](int64_t panel) { fill_latents(layer, source, panel * kPanelColumns); };
+  pack_latents(resources, layer);
 
   TaskQueue& queue = scratch->queue;
   make_pieces(layer, resources.workers.size(), queue.pieces());
@@ -149,7 +153,7 @@ void fused_layer(CallResources& resources, const FusedLayerArgs& args) {
   // Both kinds of kernels may run in one task; only those of the widest operand need bracketing.
   const KernelTable& bracket = resources.kernels(bf16_operand(resources.level));
   run_tasks(
-      resources, bracket, *scratch, stored_keys / kPanelColumns, fill,
+      resources, bracket, *scratch,
       [&](WorkerScratch& worker) {
         worker.flash.reserve(shape, queue.most_rows());
         worker.projector.reserve(shape, layer.weights, keys);
