@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "c_api/convert.h"
 #include "gpu/attention/attention_runner.h"
-#include "mlaprefill/c_api.h"
 
 using namespace mlaprefill;
 using namespace mlaprefill::sm90;
@@ -21,11 +21,7 @@ EXPORT void* attention_bench_create(int64_t heads, int64_t q_rows, int64_t k_row
   constexpr int64_t kNope = 128, kRope = 64, kValue = 128, kExpanded = kNope + kValue;
   std::vector<AttentionSpan> list;
   for (const mlaprefill_attention_span& span : std::span(spans, static_cast<size_t>(count))) {
-    list.push_back({.q_row = span.q_row,
-                    .q_len = span.q_len,
-                    .k_row = span.k_row,
-                    .k_len = span.k_len,
-                    .causal_offset = span.causal_offset});
+    list.push_back(c_api::converted(span));
   }
   const auto expanded_part = [&](int64_t begin, int64_t columns) {
     return ConstTensor(static_cast<uint16_t*>(expanded) + begin, DType::kBF16, {k_rows, heads, columns},

@@ -21,6 +21,16 @@ Status convert(std::string_view where, const mlaprefill_tensor& from, ConstTenso
 Status convert(std::string_view where, const mlaprefill_lse& from, LseView& to);
 Status convert(std::string_view where, const mlaprefill_kv_cache& from, KvCache& to);
 
+inline AttentionSpan converted(const mlaprefill_attention_span& span) {
+  return {.q_row = span.q_row,
+          .q_len = span.q_len,
+          .k_row = span.k_row,
+          .k_len = span.k_len,
+          .causal_offset = span.causal_offset,
+          .resume = span.resume != 0,
+          .store_state = span.store_state != 0};
+}
+
 /// One a line.
 std::string join_lines(const std::vector<std::string>& lines);
 

@@ -25,16 +25,7 @@ Status convert_call(const mlaprefill_attention_args* from, AttentionCall& call) 
   if (c.num_spans < 0) return invalid("num_spans: must be >= 0, got {}", c.num_spans);
   if (c.num_spans > 0) MLAPREFILL_RETURN_IF_ERROR(require(c.spans, "spans"));
   call.spans.reserve(static_cast<size_t>(c.num_spans));
-  for (int64_t i = 0; i < c.num_spans; ++i) {
-    const mlaprefill_attention_span& span = c.spans[i];
-    call.spans.push_back({.q_row = span.q_row,
-                          .q_len = span.q_len,
-                          .k_row = span.k_row,
-                          .k_len = span.k_len,
-                          .causal_offset = span.causal_offset,
-                          .resume = span.resume != 0,
-                          .store_state = span.store_state != 0});
-  }
+  for (int64_t i = 0; i < c.num_spans; ++i) call.spans.push_back(converted(c.spans[i]));
   AttentionArgs& args = call.args;
   MLAPREFILL_RETURN_IF_ERROR(convert("q", c.q, args.q));
   MLAPREFILL_RETURN_IF_ERROR(convert("k", c.k, args.k));

@@ -19,6 +19,7 @@ constexpr int64_t row_stride(int64_t columns, int64_t element_bytes) {
 
 /// Keys of a chunk for a task that sees `keys` of them; `several` of them share the second-level cache with
 /// the task's queries and sums. A chunk alone may have twice as many: only one block of rows lies beside it.
+/// 0 keys give the most that a chunk may have.
 constexpr int64_t keys_at_once(int64_t keys, int64_t several) {
   return keys <= 2 * several ? 2 * several : several;
 }

@@ -33,9 +33,9 @@ __device__ __forceinline__ float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-/// A quick test of a tile's scores: false only if no row of this warp outgrows `rows.max`. Of two floats the
-/// greater is the greater integer unless both are negative, and then zero bounds them; so one instruction
-/// takes two scores.
+/// A quick test of a tile's scores: false only if no row of this warp outgrows `rows.max`, rows with a NaN
+/// apart. Of two floats the greater is the greater integer unless both are negative, and then zero bounds
+/// them; so one instruction takes two scores.
 template <int kScores>
 __device__ __forceinline__ bool may_outgrow(const float (&scores)[kScores], const RowState& rows,
                                             float scale) {

@@ -82,7 +82,7 @@ struct F8Source {
 template <typename Storage, typename Source>
 HWY_INLINE void convert_row(const Source& source, const ConvertArgs& args, Storage* target) {
   const FloatVec factor = hn::Set(kFloats, args.factor);
-  // Storing rounds too.
+  // Storing rounds too, and the factor is 1, -1 or 0.
   const DType rounding = args.rounding == OperandIo<Storage>::kDType ? DType::kF32 : args.rounding;
   const auto converted = [&](int64_t i)
                              HWY_ATTR { return hn::Mul(round_to(source.vector(i), rounding), factor); };
