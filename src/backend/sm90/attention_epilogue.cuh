@@ -25,18 +25,15 @@ __device__ __forceinline__ OutputRows output_rows(const AttentionParams& params,
   return {int64_t{item.q_row} + row, item.q_rows - row, head};
 }
 
-template <int kChunks>
-__device__ __forceinline__ void clear(float (&out)[kChunks][64]) {
+template <int kOut>
+__device__ __forceinline__ void clear(float (&out)[kOut]) {
 #pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) out[chunk][i] = 0.0f;
-  }
+  for (int i = 0; i < kOut; ++i) out[i] = 0.0f;
 }
 
 template <class Traits>
 __device__ __forceinline__ void load_state(const AttentionParams& params, const OutputRows& rows,
-                                           float (&out)[Traits::kOutChunks][64], RowState& state) {
+                                           float (&out)[Traits::kOut], RowState& state) {
   const int32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -47,13 +44,10 @@ __device__ __forceinline__ void load_state(const AttentionParams& params, const 
     const float* source =
         params.state_out + (row * params.num_heads + rows.head) * Traits::kValue + 2 * (lane % 4);
 #pragma unroll
-    for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float2 pair = *reinterpret_cast<const float2*>(source + chunk * 128 + 8 * i);
-        out[chunk][4 * i + 2 * h] = pair.x;
-        out[chunk][4 * i + 2 * h + 1] = pair.y;
-      }
+    for (int i = 0; i < Traits::kValue / 8; ++i) {
+      const float2 pair = *reinterpret_cast<const float2*>(source + 8 * i);
+      out[4 * i + 2 * h] = pair.x;
+      out[4 * i + 2 * h + 1] = pair.y;
     }
   }
 }
@@ -62,8 +56,7 @@ __device__ __forceinline__ void load_state(const AttentionParams& params, const 
 /// outgrow it and so never have a say in when their warp rescales.
 template <class Traits>
 __device__ __forceinline__ RowState start_rows(const AttentionParams& params, const WorkItem& item,
-                                               uint32_t rank, int32_t warpgroup,
-                                               float (&out)[Traits::kOutChunks][64]) {
+                                               uint32_t rank, int32_t warpgroup, float (&out)[Traits::kOut]) {
   const OutputRows place = output_rows(params, item, rank, warpgroup);
   RowState rows{{place.has(0) ? -INFINITY : INFINITY, place.has(1) ? -INFINITY : INFINITY}, {0.0f, 0.0f}};
   if ((item.flags & AttentionEntry::kResume) != 0) load_state<Traits>(params, place, out, rows);
@@ -72,8 +65,7 @@ __device__ __forceinline__ RowState start_rows(const AttentionParams& params, co
 
 template <class Traits>
 __device__ __forceinline__ void store_state(const AttentionParams& params, const OutputRows& rows,
-                                            const float (&out)[Traits::kOutChunks][64],
-                                            const RowState& state) {
+                                            const float (&out)[Traits::kOut], const RowState& state) {
   const int32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -85,28 +77,21 @@ __device__ __forceinline__ void store_state(const AttentionParams& params, const
     }
     float* target = params.state_out + (row * params.num_heads + rows.head) * Traits::kValue + 2 * (lane % 4);
 #pragma unroll
-    for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        *reinterpret_cast<float2*>(target + chunk * 128 + 8 * i) =
-            make_float2(out[chunk][4 * i + 2 * h], out[chunk][4 * i + 2 * h + 1]);
-      }
+    for (int i = 0; i < Traits::kValue / 8; ++i) {
+      *reinterpret_cast<float2*>(target + 8 * i) = make_float2(out[4 * i + 2 * h], out[4 * i + 2 * h + 1]);
     }
   }
 }
 
 /// Writes one row of float32 output, 8 bytes a thread.
 template <class Traits>
-__device__ __forceinline__ void store_row_f32(float* row, const float (&out)[Traits::kOutChunks][64], int h,
+__device__ __forceinline__ void store_row_f32(float* row, const float (&out)[Traits::kOut], int h,
                                               float factor) {
   float* target = row + 2 * (threadIdx.x % 4);
 #pragma unroll
-  for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      *reinterpret_cast<float2*>(target + chunk * 128 + 8 * i) =
-          make_float2(out[chunk][4 * i + 2 * h] * factor, out[chunk][4 * i + 2 * h + 1] * factor);
-    }
+  for (int i = 0; i < Traits::kValue / 8; ++i) {
+    *reinterpret_cast<float2*>(target + 8 * i) =
+        make_float2(out[4 * i + 2 * h] * factor, out[4 * i + 2 * h + 1] * factor);
   }
 }
 
@@ -114,13 +99,13 @@ __device__ __forceinline__ void store_row_f32(float* row, const float (&out)[Tra
 /// the box of their first 64 columns.
 template <class Traits>
 __device__ __forceinline__ void store_rows_16(const CUtensorMap* map, BoxPosition at, uint32_t staging,
-                                              bool real, const float (&out)[Traits::kOutChunks][64],
+                                              bool real, const float (&out)[Traits::kOut],
                                               const float (&factor)[2]) {
   const uint32_t lane = thread_index() % 32;
   const uint32_t row = staging + (lane % 16) * 128;
 #pragma unroll
   for (int panel = 0; panel < Traits::kValuePanels; ++panel) {
-    const float* values = &out[panel / 2][32 * (panel % 2)];
+    const float* values = &out[32 * panel];
     if (lane == 0) wait_stores_read();
     __syncwarp();
 #pragma unroll
@@ -154,16 +139,13 @@ __device__ __forceinline__ void store_lse(const AttentionParams& params, const O
 }
 
 /// Zeroes the rows without a visible key, whatever their accumulators hold.
-template <int kChunks>
-__device__ __forceinline__ void clear_empty_rows(float (&out)[kChunks][64], const RowState& state) {
+template <int kOut>
+__device__ __forceinline__ void clear_empty_rows(float (&out)[kOut], const RowState& state) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (state.sum[h] != 0.0f) continue;
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) out[chunk][4 * (i / 2) + 2 * h + i % 2] = 0.0f;
-    }
+    for (int i = 0; i < kOut / 2; ++i) out[4 * (i / 2) + 2 * h + i % 2] = 0.0f;
   }
 }
 
@@ -171,7 +153,7 @@ __device__ __forceinline__ void clear_empty_rows(float (&out)[kChunks][64], cons
 template <class Traits>
 __device__ __forceinline__ void store_output(const AttentionParams& params, SharedStorage<Traits>& shared,
                                              const WorkItem& item, uint32_t rank, int32_t warpgroup,
-                                             const OutputRows& rows, float (&out)[Traits::kOutChunks][64],
+                                             const OutputRows& rows, float (&out)[Traits::kOut],
                                              const RowState& state) {
   if (__any_sync(0xFFFFFFFF, state.sum[0] == 0.0f || state.sum[1] == 0.0f)) clear_empty_rows(out, state);
   float factor[2];
@@ -198,7 +180,7 @@ __device__ __forceinline__ void store_output(const AttentionParams& params, Shar
 template <class Traits>
 __device__ __forceinline__ void finish_item(const AttentionParams& params, SharedStorage<Traits>& shared,
                                             const ItemSlot& slot, uint32_t rank, int32_t warpgroup,
-                                            float (&out)[Traits::kOutChunks][64], const RowState& state) {
+                                            float (&out)[Traits::kOut], const RowState& state) {
   const OutputRows place = output_rows(params, slot.item, rank, warpgroup);
   if ((slot.item.flags & AttentionEntry::kStoreState) != 0) {
     store_state<Traits>(params, place, out, state);

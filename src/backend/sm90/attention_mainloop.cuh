@@ -37,22 +37,18 @@ class StageRelease {
 /// Q of the warpgroup as the A operand of S = Q K^T.
 template <class Traits>
 struct QueryFragments {
-  uint32_t words[Traits::kQueryInRegisters ? 4 * Traits::kQuerySteps : 1];
+  uint32_t words[Traits::kQuerySteps - Traits::kSharedQuerySteps][4];
 
   __device__ __forceinline__ void load(uint32_t address) {
-    if constexpr (Traits::kQueryInRegisters) {
-      const uint32_t thread = thread_index();
-      const uint32_t lane = thread % 32;
-      const uint32_t row = 16 * ((thread / 32) % 4) + (lane & 15);
+    const uint32_t thread = thread_index();
+    const uint32_t lane = thread % 32;
+    const uint32_t row = 16 * ((thread / 32) % 4) + (lane & 15);
 #pragma unroll
-      for (int step = 0; step < Traits::kQuerySteps; ++step) {
-        const uint32_t piece = 2 * (step % 4) + (lane >> 4);
-        uint32_t fragment[4];
-        load_matrix_x4(fragment, address + (step / 4) * Traits::kQueryPanelBytes + row * 128 +
-                                     ((piece ^ (row & 7)) << 4));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) words[4 * step + i] = fragment[i];
-      }
+    for (int step = Traits::kSharedQuerySteps; step < Traits::kQuerySteps; ++step) {
+      const uint32_t piece = 2 * (step % 4) + (lane >> 4);
+      load_matrix_x4(
+          words[step - Traits::kSharedQuerySteps],
+          address + (step / 4) * Traits::kQueryPanelBytes + row * 128 + ((piece ^ (row & 7)) << 4));
     }
   }
 };
@@ -87,42 +83,38 @@ __device__ __forceinline__ void issue_scores(float (&scores)[Traits::kScores],
   for (int step = 0; step < Traits::kQuerySteps; ++step) {
     const uint64_t k_step =
         descriptor(k + operand_step((step / 4) * Traits::kKeyPanelBytes + (step % 4) * 32));
-    if constexpr (Traits::kQueryInRegisters) {
-      const uint32_t* a = &q.words[4 * step];
-      wgmma_registers<Traits::kElement, false>(scores, a[0], a[1], a[2], a[3], k_step, step > 0);
-    } else {
-      const uint64_t q_step =
-          descriptor(q_shared + operand_step((step / 4) * Traits::kQueryPanelBytes + (step % 4) * 32));
-      wgmma_shared<Traits::kElement>(scores, q_step, k_step, step > 0);
+    if constexpr (Traits::kSharedQuerySteps > 0) {
+      if (step < Traits::kSharedQuerySteps) {
+        const uint64_t q_step =
+            descriptor(q_shared + operand_step((step / 4) * Traits::kQueryPanelBytes + (step % 4) * 32));
+        wgmma_shared<Traits::kElement>(scores, q_step, k_step, step > 0);
+        continue;
+      }
     }
+    const uint32_t(&a)[4] = q.words[step - Traits::kSharedQuerySteps];
+    wgmma_registers<Traits::kElement, false>(scores, a[0], a[1], a[2], a[3], k_step, step > 0);
   }
   wgmma_commit();
 }
 
 /// Issues O += P V.
 template <class Traits>
-__device__ __forceinline__ void issue_output(float (&out)[Traits::kOutChunks][64],
+__device__ __forceinline__ void issue_output(float (&out)[Traits::kOut],
                                              const uint32_t (&p)[Traits::kProbabilities], uint32_t v) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::kKeySteps; ++step) {
-#pragma unroll
-    for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
-      wgmma_registers<Traits::kElement, true>(
-          out[chunk], p[4 * step], p[4 * step + 1], p[4 * step + 2], p[4 * step + 3],
-          descriptor(v + operand_step(chunk * 2 * Traits::kKeyPanelBytes + step * 16 * 128)), true);
-    }
+    wgmma_registers<Traits::kElement, true>(out, p[4 * step], p[4 * step + 1], p[4 * step + 2],
+                                            p[4 * step + 3], descriptor(v + operand_step(step * 16 * 128)),
+                                            true);
   }
   wgmma_commit();
 }
 
-template <int kChunks>
-__device__ __forceinline__ void scale_output(float (&out)[kChunks][64], const float (&factor)[2]) {
+template <int kOut>
+__device__ __forceinline__ void scale_output(float (&out)[kOut], const float (&factor)[2]) {
 #pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) out[chunk][i] *= factor[(i / 2) % 2];
-  }
+  for (int i = 0; i < kOut; ++i) out[i] *= factor[(i / 2) % 2];
 }
 
 /// Hides the keys of one tile that this thread's rows do not see.
@@ -147,7 +139,7 @@ __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[Traits::kProbab
 template <class Traits>
 __device__ __forceinline__ void attend(const AttentionParams& params, SharedStorage<Traits>& shared,
                                        const WorkItem& item, int32_t warpgroup,
-                                       const QueryFragments<Traits>& q, float (&out)[Traits::kOutChunks][64],
+                                       const QueryFragments<Traits>& q, float (&out)[Traits::kOut],
                                        RowState& rows) {
   float scores[Traits::kScores];
   uint32_t p[Traits::kProbabilities];
@@ -210,7 +202,7 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
 template <class Traits>
 __device__ __forceinline__ void consume(const AttentionParams& params, SharedStorage<Traits>& shared,
                                         int32_t warpgroup) {
-  float out[Traits::kOutChunks][64];
+  float out[Traits::kOut];
   QueryFragments<Traits> q;
   RowState rows;
 
@@ -219,14 +211,14 @@ __device__ __forceinline__ void consume(const AttentionParams& params, SharedSto
     if (slot.item.tiles < 0) break;
     barrier_wait(shared_address(&shared.q_full[warpgroup]), n & 1);
     q.load(shared_address(&shared.q[warpgroup]));
-    if constexpr (Traits::kQueryInRegisters) free_queries(shared, warpgroup);
+    if constexpr (Traits::kSharedQuerySteps == 0) free_queries(shared, warpgroup);
     if (slot.item.tiles > 0) {
       attend<Traits>(params, shared, slot.item, warpgroup, q, out, rows);
     } else {
       clear(out);
       rows = start_rows<Traits>(params, slot.item, cluster_rank(), warpgroup, out);
     }
-    if constexpr (!Traits::kQueryInRegisters) free_queries(shared, warpgroup);
+    if constexpr (Traits::kSharedQuerySteps > 0) free_queries(shared, warpgroup);
     finish_item<Traits>(params, shared, slot, cluster_rank(), warpgroup, out, rows);
   }
   wait_stores();

@@ -10,14 +10,11 @@ namespace mlaprefill::sm90 {
 
 /// Whether a value that is not finite has reached the warp's output. It is in its column of every row, so one
 /// row a thread tells.
-template <int kChunks>
-__device__ __forceinline__ bool output_is_spoilt(const float (&out)[kChunks][64]) {
+template <int kOut>
+__device__ __forceinline__ bool output_is_spoilt(const float (&out)[kOut]) {
   float sum = 0.0f;
 #pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-    for (int i = 0; i < 64; i += 4) sum += out[chunk][i] + out[chunk][i + 1];
-  }
+  for (int i = 0; i < kOut; i += 4) sum += out[i] + out[i + 1];
   return __any_sync(0xFFFFFFFF, !(fabsf(sum) < INFINITY));
 }
 
@@ -36,8 +33,8 @@ __device__ __forceinline__ float dot_quarter(const uint16_t* a, const uint16_t* 
 /// a row, each with its columns of the accumulators.
 template <class Traits>
 __device__ __forceinline__ void repair_rows(const AttentionParams& params, const WorkItem& item,
-                                            uint32_t rank, int32_t warpgroup,
-                                            float (&out)[Traits::kOutChunks][64], RowState& rows) {
+                                            uint32_t rank, int32_t warpgroup, float (&out)[Traits::kOut],
+                                            RowState& rows) {
   clear(out);
   rows = start_rows<Traits>(params, item, rank, warpgroup, out);
   const OutputRows place = output_rows(params, item, rank, warpgroup);
@@ -69,14 +66,10 @@ __device__ __forceinline__ void repair_rows(const AttentionParams& params, const
       rows.sum[h] = fmaf(rows.sum[h], factor, p);
       const uint16_t* v = params.v.row(key_row, key_head) + 2 * (threadIdx.x % 4);
 #pragma unroll
-      for (int chunk = 0; chunk < Traits::kOutChunks; ++chunk) {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          float* pair = &out[chunk][4 * i + 2 * h];
-          const uint16_t* values = v + chunk * 128 + 8 * i;
-          pair[0] = fmaf(p, unpack<Traits::kElement>(values[0]), pair[0] * factor);
-          pair[1] = fmaf(p, unpack<Traits::kElement>(values[1]), pair[1] * factor);
-        }
+      for (int i = 0; i < Traits::kValue / 8; ++i) {
+        float* pair = &out[4 * i + 2 * h];
+        pair[0] = fmaf(p, unpack<Traits::kElement>(v[8 * i]), pair[0] * factor);
+        pair[1] = fmaf(p, unpack<Traits::kElement>(v[8 * i + 1]), pair[1] * factor);
       }
     }
   }

@@ -17,8 +17,8 @@ struct AttentionTraits {
   static constexpr int kQueryDim = kNope + kRope;
 
   /// A warpgroup holds the whole output, the scores and the probabilities of its 64 rows in registers. With
-  /// v_dim 128 there is room for 128 keys and for Q as well; with 256, for 64 keys alone.
-  static constexpr bool kQueryInRegisters = kValue == 128;
+  /// v_dim 128 there is room for 128 keys and for Q as well; with 256, for 64 keys and half of Q. Products
+  /// that take all of Q from shared memory would need all of its bandwidth.
   static constexpr int kKeyTile = kValue == 128 ? 128 : 64;
 
   static constexpr int kPanel = 64;  ///< columns of one swizzled panel, 128 bytes
@@ -26,11 +26,12 @@ struct AttentionTraits {
   static constexpr int kNopePanels = kNope / kPanel;
   static constexpr int kValuePanels = kValue / kPanel;
   static constexpr int kQuerySteps = kQueryDim / 16;
+  static constexpr int kSharedQuerySteps = kValue == 128 ? 0 : 8;  ///< 16 columns of Q left in shared memory
   static constexpr int kKeySteps = kKeyTile / 16;
 
   static constexpr int kScores = kKeyTile / 2;         ///< float32 registers of S
   static constexpr int kProbabilities = kKeyTile / 4;  ///< packed registers of P
-  static constexpr int kOutChunks = kValue / 128;      ///< 64 float32 registers of O each
+  static constexpr int kOut = kValue / 2;              ///< float32 registers of O
 
   static constexpr int kStages = 2;
   static constexpr uint32_t kQueryPanelBytes = kRowsPerWarpgroup * 128;

@@ -50,12 +50,6 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-template <int kRows, int kCount>
-__device__ __forceinline__ void pin(float (&registers)[kRows][kCount]) {
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) pin(registers[i]);
-}
-
 /// Two float32 values as a packed 16-bit pair, `low` in the low half.
 template <Element kElement>
 __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -83,12 +77,18 @@ __device__ __forceinline__ float unpack(uint16_t bits) {
   MLAPREFILL_D32                                                                                          \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
   "%57,%58,%59,%60,%61,%62,%63"
+#define MLAPREFILL_D128                                                                                   \
+  MLAPREFILL_D64                                                                                          \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
+  "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"   \
+  "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define MLAPREFILL_ACC8(d, i)                                                                 \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define MLAPREFILL_ACC32(d, i) \
   MLAPREFILL_ACC8(d, i), MLAPREFILL_ACC8(d, i + 8), MLAPREFILL_ACC8(d, i + 16), MLAPREFILL_ACC8(d, i + 24)
 #define MLAPREFILL_ACC64(d) MLAPREFILL_ACC32(d, 0), MLAPREFILL_ACC32(d, 32)
+#define MLAPREFILL_ACC128(d) MLAPREFILL_ACC64(d), MLAPREFILL_ACC32(d, 64), MLAPREFILL_ACC32(d, 96)
 
 // A from shared memory, both operands K-major.
 #define MLAPREFILL_WGMMA_SHARED(shape, type, list, outputs, a, b, flag)                                      \
@@ -115,6 +115,34 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a_descript
   }
 }
 
+/// d[64 x 64] (+)= Q K^T of one k16 step, Q in registers.
+template <Element kElement, bool kRowMajorB>
+__device__ __forceinline__ void wgmma_registers(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                uint32_t a3, uint64_t b_descriptor, bool accumulate) {
+  static_assert(!kRowMajorB);
+  if constexpr (kElement == Element::kBF16) {
+    MLAPREFILL_WGMMA_REGISTERS("n64", "bf16", MLAPREFILL_D32, MLAPREFILL_ACC32(d, 0), "{%32,%33,%34,%35}",
+                               "%36", "%37", "0");
+  } else {
+    MLAPREFILL_WGMMA_REGISTERS("n64", "f16", MLAPREFILL_D32, MLAPREFILL_ACC32(d, 0), "{%32,%33,%34,%35}",
+                               "%36", "%37", "0");
+  }
+}
+
+/// d[64 x 256] (+)= P V of one k16 step, P in registers, V row-major.
+template <Element kElement, bool kRowMajorB>
+__device__ __forceinline__ void wgmma_registers(float (&d)[128], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                uint32_t a3, uint64_t b_descriptor, bool accumulate) {
+  static_assert(kRowMajorB);
+  if constexpr (kElement == Element::kBF16) {
+    MLAPREFILL_WGMMA_REGISTERS("n256", "bf16", MLAPREFILL_D128, MLAPREFILL_ACC128(d), "{%128,%129,%130,%131}",
+                               "%132", "%133", "1");
+  } else {
+    MLAPREFILL_WGMMA_REGISTERS("n256", "f16", MLAPREFILL_D128, MLAPREFILL_ACC128(d), "{%128,%129,%130,%131}",
+                               "%132", "%133", "1");
+  }
+}
+
 /// d[64 x 128] (+)= A B of one k16 step, A in registers, B K-major (K) or row-major (V).
 template <Element kElement, bool kRowMajorB>
 __device__ __forceinline__ void wgmma_registers(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2,
@@ -136,9 +164,11 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[64], uint32_t a0, uin
 
 #undef MLAPREFILL_D32
 #undef MLAPREFILL_D64
+#undef MLAPREFILL_D128
 #undef MLAPREFILL_ACC8
 #undef MLAPREFILL_ACC32
 #undef MLAPREFILL_ACC64
+#undef MLAPREFILL_ACC128
 #undef MLAPREFILL_WGMMA_SHARED
 #undef MLAPREFILL_WGMMA_REGISTERS
 
