@@ -31,6 +31,7 @@ __device__ void init_barriers(SharedStorage<Traits>& shared) {
     barrier_init(shared_address(&shared.items[slot].empty), kItemArrivals);
   }
   barrier_init(shared_address(&shared.claim_next), 1);
+  barrier_init(shared_address(&shared.started), 2);
   fence_barrier_init();
 }
 

@@ -1,5 +1,5 @@
 // The producer side: three threads load Q, K and V, each running ahead of the consumers as far as there is
-// room.
+// room. At the start, when all CTAs load at once, Q and the first K tile go before the rest.
 #pragma once
 
 #include "backend/sm90/attention_scheduler.cuh"
@@ -81,6 +81,7 @@ __device__ __forceinline__ void produce_queries(const AttentionParams& params, S
       barrier_wait(shared_address(&shared.q_empty[warpgroup]), (n & 1) ^ 1);
       load_queries(params, shared, item, rank, warpgroup);
     }
+    if (n == 0) barrier_arrive(shared_address(&shared.started));
     free_item(item_slot);
   }
 }
@@ -138,6 +139,7 @@ template <class Traits>
 __device__ __forceinline__ void produce_keys(const AttentionParams& params, SharedStorage<Traits>& shared,
                                              uint32_t rank) {
   const auto load = [&](RingSlot slot, BoxPosition at, bool shared_tile) {
+    if (slot.index == 1) barrier_wait(shared_address(&shared.started), 0);
     const uint32_t target = shared_address(&shared.k[slot.stage()]);
     const uint32_t full = shared_address(&shared.k_full[slot.stage()]);
     barrier_arrive_expect(full, Traits::kKeyBytes);
@@ -146,6 +148,7 @@ __device__ __forceinline__ void produce_keys(const AttentionParams& params, Shar
     load_key_panels<Traits, Traits::kQueryPanels - Traits::kNopePanels>(
         &params.k_rope_map, target + Traits::kNopePanels * Traits::kKeyPanelBytes, at, shared_tile, rank,
         full);
+    if (slot.index == 0) barrier_arrive(shared_address(&shared.started));
   };
   for_each_stage(params, shared, rank, shared.k_empty, shared.k_joined, rank == 0, load);
 }
@@ -154,6 +157,7 @@ template <class Traits>
 __device__ __forceinline__ void produce_values(const AttentionParams& params, SharedStorage<Traits>& shared,
                                                uint32_t rank) {
   const auto load = [&](RingSlot slot, BoxPosition at, bool shared_tile) {
+    if (slot.index == 0) barrier_wait(shared_address(&shared.started), 0);
     const uint32_t full = shared_address(&shared.v_full[slot.stage()]);
     barrier_arrive_expect(full, Traits::kValueBytes);
     load_key_panels<Traits, Traits::kValuePanels>(&params.v_map, shared_address(&shared.v[slot.stage()]), at,

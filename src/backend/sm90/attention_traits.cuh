@@ -107,6 +107,7 @@ struct SharedStorage {
   uint64_t q_full[kConsumerWarpgroups];
   uint64_t q_empty[kConsumerWarpgroups];
   uint64_t claim_next;  ///< of CTA 0: its K producer nears the end of an item
+  uint64_t started;     ///< the first K tile and Q are under way
 };
 
 /// Arrivals that free a K or V stage, however an item splits: 8 warps of both CTAs, or 8 warps counting 2, or
