@@ -314,10 +314,7 @@ void Flash::add_visible_values(const KeyChunk& chunk, const Block& block, int64_
       const int64_t key = block.key - chunk.key_begin + j;
       for (int64_t v = 0; v < shape_.v_columns; ++v) {
         const std::byte* panel = chunk.values + v / kPanelColumns * chunk.value_panel_bytes;
-        const int64_t lane = v % kPanelColumns;
-        const int64_t index =
-            bf16 ? (key / 2 * kPanelColumns + lane) * 2 + key % 2 : key * kPanelColumns + lane;
-        out[v] += p * element(panel, index);
+        out[v] += p * element(panel, shape_.kernels->panel_index(key, v % kPanelColumns));
       }
     }
   }

@@ -1,7 +1,6 @@
 #include "backend/cpu/up_projection.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace mlaprefill::cpu {
 namespace {
@@ -65,12 +64,10 @@ void ChunkProjector::pack_keys(const FlashShape& shape, DType working_dtype, int
 bool ChunkProjector::pack_values(const FlashShape& shape, DType working_dtype, int64_t rows, std::byte* panel,
                                  int64_t panel_bytes) {
   const KernelTable& kernels = *shape.kernels;
-  const int64_t row_bytes = kPanelColumns * kernels.operand_bytes;
   bool finite = true;
   for (int64_t v = 0; v < shape.v_columns; v += kPanelColumns, panel += panel_bytes) {
-    const bool panel_finite =
-        kernels.pack_product(product_.values() + v, product_.stride(), rows, working_dtype, panel);
-    std::memset(panel + rows * row_bytes, 0, static_cast<size_t>((kPanelColumns - rows) * row_bytes));
+    const bool panel_finite = kernels.pack_product(product_.values() + v, product_.stride(), rows,
+                                                   kPanelColumns, working_dtype, panel);
     finite = finite && panel_finite;
   }
   return finite;

@@ -33,8 +33,7 @@ class Kernels : public testing::TestWithParam<const KernelTable*> {
 
   /// Element (depth, column) of a panel.
   float panel_at(const Array& panel, int64_t depth, int64_t column) const {
-    if (table().operand == Operand::kF32) return panel.get(depth * kPanelColumns + column);
-    return panel.get((depth / 2 * kPanelColumns + column) * 2 + depth % 2);
+    return panel.get(table().panel_index(depth, column));
   }
 };
 
@@ -122,21 +121,21 @@ TEST_P(Kernels, PackRowsZeroesMissingElementsAndSeesInfinities) {
 TEST_P(Kernels, PackProductRoundsAndSeesOverflow) {
   for (DType rounding : {DType::kF32, DType::kF16, DType::kBF16}) {
     Array rows = Array::random(DType::kF32, 16 * 80, 4);
-    Array panel(operand(), 16 * kPanelColumns);
+    Array panel(operand(), 32 * kPanelColumns);
     const auto* floats = static_cast<const float*>(rows.data());
-    EXPECT_TRUE(table().pack_product(floats, 80, 16, rounding, panel.data()));
-    for (int64_t depth = 0; depth < 16; ++depth) {
+    EXPECT_TRUE(table().pack_product(floats, 80, 16, 32, rounding, panel.data()));
+    for (int64_t depth = 0; depth < 32; ++depth) {
       for (int64_t column = 0; column < kPanelColumns; ++column) {
         Array rounded(rounding, 1), expected(operand(), 1);
-        rounded.set(0, rows.get(depth * 80 + column));
+        rounded.set(0, depth < 16 ? rows.get(depth * 80 + column) : 0.0f);
         expected.set(0, rounded.get(0));
         ASSERT_EQ(panel_at(panel, depth, column), expected.get(0));
       }
     }
     rows.set(15 * 80 + 63, 1e38f);
-    EXPECT_EQ(table().pack_product(floats, 80, 16, rounding, panel.data()), rounding != DType::kF16);
+    EXPECT_EQ(table().pack_product(floats, 80, 16, 32, rounding, panel.data()), rounding != DType::kF16);
     rows.set(15 * 80 + 63, std::nanf(""));
-    EXPECT_FALSE(table().pack_product(floats, 80, 16, rounding, panel.data()));
+    EXPECT_FALSE(table().pack_product(floats, 80, 16, 32, rounding, panel.data()));
   }
 }
 

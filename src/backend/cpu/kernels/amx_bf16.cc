@@ -7,7 +7,9 @@ namespace {
 constexpr int64_t kTileRowsAmx = 16;
 constexpr int64_t kTileDepth = 32;  ///< bf16 elements in a tile row of A
 constexpr int64_t kTileColumnsAmx = 16;
-constexpr int64_t kPanelRowBytes = kPanelColumns * 4;
+constexpr int64_t kTileRowBytes = kTileColumnsAmx * 4;
+constexpr int64_t kTileBytes = kTileRowsAmx * kTileRowBytes;
+constexpr int64_t kTilesBytes = kPanelColumns * kTileDepth * 2;  ///< of B, from a step to the next
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -26,7 +28,8 @@ void configure_tiles() {
 void release_tiles() { _tile_release(); }
 
 const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int64_t depth) {
-  return static_cast<const char*>(segment.b) + depth / 2 * kPanelRowBytes + column * 4;
+  return static_cast<const char*>(segment.b) + depth / kTileDepth * kTilesBytes +
+         column / kTileColumnsAmx * kTileBytes;
 }
 
 // Loads of a step stand before its products: where another thread uses the core's second half, tiles are not
@@ -35,9 +38,9 @@ const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int6
 /// Asks for the next step's tile of B while the products of this one run. Tiles of A are left to the
 /// hardware: asking for them too would cost more than it saves.
 HWY_INLINE void prefetch_tile_of_b(const char* b) {
-  const char* next = b + kTileDepth / 2 * kPanelRowBytes;
+  const char* next = b + kTilesBytes;
   MLAPREFILL_UNROLL
-  for (int64_t row = 0; row < kTileDepth / 2; ++row) __builtin_prefetch(next + row * kPanelRowBytes);
+  for (int64_t row = 0; row < kTileRowsAmx; ++row) __builtin_prefetch(next + row * kTileRowBytes);
 }
 
 /// 32 rows x 32 columns of C in tiles 0..3; A in 4 and 5, B in 6 and 7.
@@ -63,14 +66,14 @@ HWY_INLINE void multiply_32x32(const MultiplyArgs& args, int64_t row, int64_t co
     const auto a_bytes = static_cast<size_t>(segment.a_stride * 2);
     for (int64_t k = 0; k < segment.depth; k += kTileDepth) {
       const char* b = tile_of_b(segment, column, k);
-      _tile_loadd(6, b, kPanelRowBytes);
+      _tile_loadd(6, b, kTileRowBytes);
       _tile_loadd(4, a + k, a_bytes);
-      _tile_loadd(7, b + kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_loadd(7, b + kTileBytes, kTileRowBytes);
       _tile_loadd(5, a_below + k, a_bytes);
       _tile_dpbf16ps(0, 4, 6);
       prefetch_tile_of_b(b);
       _tile_dpbf16ps(1, 4, 7);
-      prefetch_tile_of_b(b + kTileColumnsAmx * 4);
+      prefetch_tile_of_b(b + kTileBytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -103,11 +106,11 @@ HWY_INLINE void multiply_16x64(const MultiplyArgs& args, int64_t row) {
     for (int64_t k = 0; k < segment.depth; k += kTileDepth) {
       const char* b = tile_of_b(segment, 0, k);
       _tile_loadd(4, a + k, a_bytes);
-      _tile_loadd(5, b, kPanelRowBytes);
-      _tile_loadd(6, b + kTileColumnsAmx * 4, kPanelRowBytes);
-      _tile_loadd(7, b + 2 * kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_loadd(5, b, kTileRowBytes);
+      _tile_loadd(6, b + kTileBytes, kTileRowBytes);
+      _tile_loadd(7, b + 2 * kTileBytes, kTileRowBytes);
       _tile_dpbf16ps(0, 4, 5);
-      _tile_loadd(5, b + 3 * kTileColumnsAmx * 4, kPanelRowBytes);
+      _tile_loadd(5, b + 3 * kTileBytes, kTileRowBytes);
       _tile_dpbf16ps(1, 4, 6);
       _tile_dpbf16ps(2, 4, 7);
       _tile_dpbf16ps(3, 4, 5);
@@ -130,7 +133,7 @@ void multiply_by_tiles(const MultiplyArgs& args) {
 }
 
 constexpr KernelTable amx_table() {
-  KernelTable table = bf16_table(IsaLevel::kAmxBf16, multiply_by_tiles);
+  KernelTable table = bf16_table<TilePanel>(IsaLevel::kAmxBf16, multiply_by_tiles);
   table.depth_multiple = kTileDepth;
   table.row_multiple = kTileRowsAmx;
   table.strip_rows = 32;

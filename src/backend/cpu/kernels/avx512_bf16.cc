@@ -15,6 +15,6 @@ struct Bf16Lanes {
 
 }  // namespace
 
-const KernelTable kAvx512Bf16Kernels = bf16_table(IsaLevel::kAvx512Bf16, multiply<Bf16Lanes>);
+const KernelTable kAvx512Bf16Kernels = bf16_table<RowPanel>(IsaLevel::kAvx512Bf16, multiply<Bf16Lanes>);
 
 }  // namespace mlaprefill::cpu

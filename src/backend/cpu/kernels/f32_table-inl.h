@@ -26,7 +26,8 @@ bool pack_rows_f32(const void* rows, int64_t row_stride, int64_t count, int64_t 
   return check.all_finite();
 }
 
-bool pack_product_f32(const float* rows, int64_t row_stride, int64_t count, DType rounding, void* panel) {
+bool pack_product_f32(const float* rows, int64_t row_stride, int64_t count, int64_t padded_count,
+                      DType rounding, void* panel) {
   FiniteCheck check;
   auto* target = static_cast<float*>(panel);
   for (int64_t r = 0; r < count; ++r, target += kPanelColumns) {
@@ -36,6 +37,7 @@ bool pack_product_f32(const float* rows, int64_t row_stride, int64_t count, DTyp
       store(v, target + i);
     }
   }
+  zero_words(reinterpret_cast<uint32_t*>(target), (padded_count - count) * kPanelColumns);
   return check.all_finite();
 }
 
@@ -49,6 +51,7 @@ constexpr KernelTable f32_table(IsaLevel level) {
           .trim_columns = 16,
           .query_block = 96,
           .key_block = 256,
+          .panel_index = RowPanel::word,
           .enter = do_nothing,
           .leave = do_nothing,
           .convert_rows = convert_rows<float>,

@@ -3,7 +3,8 @@
 // Everything a kernel multiplies is in the table's operand type (float32 or bf16) and accumulates in float32.
 // The left factor is row-major; the right factor is a *panel* of 64 columns:
 //   float32 [depth][64]          bf16 [depth / 2][64][2]
-// so both are a matrix of 32-bit units with 64 columns, which is also what AMX tiles and vdpbf16ps load.
+// so both are a matrix of 32-bit words with 64 columns, which is also what vdpbf16ps loads. For AMX it is cut
+// into tiles of 16 x 16 words, the four of 16 rows one after the other.
 //
 // This header holds plain structs alone: kernel files must not instantiate inline functions that other files
 // could pick up, compiled for instructions the machine may lack.
@@ -98,6 +99,9 @@ struct KernelTable {
   int64_t query_block;     ///< preferred query rows of a block, a multiple of strip_rows
   int64_t key_block;       ///< preferred keys of a block, a multiple of 64
 
+  /// Where element (depth, column) of a panel lies, in elements.
+  int64_t (*panel_index)(int64_t depth, int64_t column);
+
   /// Bracket all other calls of a worker thread (AMX tile configuration).
   void (*enter)();
   void (*leave)();
@@ -112,7 +116,8 @@ struct KernelTable {
                     int64_t columns, void* panel);
   /// The same from `count` (even) float32 rows of 64 columns, each value first rounded to `rounding`
   /// (f32: only to the operand type).
-  bool (*pack_product)(const float* rows, int64_t row_stride, int64_t count, DType rounding, void* panel);
+  bool (*pack_product)(const float* rows, int64_t row_stride, int64_t count, int64_t padded_count,
+                       DType rounding, void* panel);
   void (*multiply)(const MultiplyArgs&);
   void (*softmax)(const SoftmaxArgs&);
   void (*finish)(const FinishArgs&);

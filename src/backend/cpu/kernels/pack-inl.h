@@ -1,10 +1,24 @@
-// Panels of 64 columns: [depth][64] for float32, [depth / 2][64][2] for bf16; in both, rows of 64 words.
+// Panels of 64 columns: [depth][64] for float32, [depth / 2][64][2] for bf16; in both, a matrix of words.
 #pragma once
 
 #include "backend/cpu/kernels/convert-inl.h"
 
 namespace mlaprefill::cpu {
 namespace {
+
+/// Where the words of a panel lie: row after row.
+struct RowPanel {
+  static constexpr int64_t kRowPitch = kPanelColumns;
+  static constexpr int64_t word(int64_t row, int64_t column) { return row * kPanelColumns + column; }
+};
+
+/// In tiles of 16 x 16 words, the four of 16 rows one after the other.
+struct TilePanel {
+  static constexpr int64_t kRowPitch = 16;  ///< within a tile
+  static constexpr int64_t word(int64_t row, int64_t column) {
+    return row / 16 * (16 * kPanelColumns) + column / 16 * 256 + row % 16 * kRowPitch + column % 16;
+  }
+};
 
 HWY_INLINE void zero_words(uint32_t* words, int64_t count) {
   __builtin_memset(words, 0, static_cast<size_t>(count) * sizeof(uint32_t));
@@ -20,9 +34,11 @@ HWY_INLINE uint32_t load_word(const void* words, int64_t index) {
 constexpr int64_t kTransposedRows = kLanes < 4 ? 4 : kLanes;
 
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, int64_t word, uint32_t* panel) {
+template <class Panel>
+HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, int64_t word,
+                                  uint32_t* target) {
   for (int64_t w = 0; w < 4; ++w) {
-    for (int64_t r = 0; r < count; ++r) panel[w * kPanelColumns + r] = load_word(rows[r], word + w);
+    for (int64_t r = 0; r < count; ++r) target[w * Panel::kRowPitch + r] = load_word(rows[r], word + w);
   }
 }
 #else
@@ -38,7 +54,9 @@ HWY_INLINE WordVec load_blocks(const uint32_t* const* rows, int64_t r, int64_t w
 }
 
 /// Transposes 4 words of each of kTransposedRows rows into 4 panel rows; rows from `count` on become 0.
-HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, int64_t word, uint32_t* panel) {
+template <class Panel>
+HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, int64_t word,
+                                  uint32_t* target) {
   const hn::Repartition<uint64_t, WordTag> pairs;
   const WordVec a = load_blocks(rows, 0, word), b = load_blocks(rows, 1, word);
   const WordVec c = load_blocks(rows, 2, word), d = load_blocks(rows, 3, word);
@@ -48,7 +66,7 @@ HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, in
   const auto cd23 = hn::BitCast(pairs, hn::InterleaveUpper(kWords, c, d));
   const auto real = hn::FirstN(kWords, static_cast<size_t>(count));
   const auto store = [&](auto words, int64_t w) {
-    hn::StoreU(hn::IfThenElseZero(real, hn::BitCast(kWords, words)), kWords, panel + w * kPanelColumns);
+    hn::StoreU(hn::IfThenElseZero(real, hn::BitCast(kWords, words)), kWords, target + w * Panel::kRowPitch);
   };
   store(hn::InterleaveLower(pairs, ab01, cd01), 0);
   store(hn::InterleaveUpper(pairs, ab01, cd01), 1);
@@ -57,7 +75,7 @@ HWY_INLINE void transpose_4_words(const uint32_t* const* rows, int64_t count, in
 }
 #endif
 
-template <typename Storage>
+template <typename Storage, class Panel = RowPanel>
 void pack_transposed(const void* rows, int64_t row_stride, int64_t count, int64_t columns, void* panel) {
   const int64_t words = columns * static_cast<int64_t>(sizeof(Storage)) / 4;
   auto* target = static_cast<uint32_t*>(panel);
@@ -73,7 +91,7 @@ void pack_transposed(const void* rows, int64_t row_stride, int64_t count, int64_
       prefetch_row(group[i], kPrefetchRows * row_stride * static_cast<int64_t>(sizeof(Storage)), words * 4);
     }
     for (int64_t w = 0; w < words; w += 4) {
-      transpose_4_words(group, group_rows, w, target + w * kPanelColumns + r);
+      transpose_4_words<Panel>(group, group_rows, w, target + Panel::word(w, r));
     }
   }
 }
