@@ -34,7 +34,7 @@ class StageRelease {
       packed_;  ///< distance from this CTA's barriers to the target's, plus the arrivals: 0 for most threads
 };
 
-/// Q of the warpgroup as the A operand of S = Q K^T.
+/// What registers hold of the Q of the warpgroup, as the A operand of S = Q K^T.
 template <class Traits>
 struct QueryFragments {
   uint32_t words[Traits::kQuerySteps - Traits::kSharedQuerySteps][4];

@@ -9,7 +9,7 @@ constexpr int64_t kTileDepth = 32;  ///< bf16 elements in a tile row of A
 constexpr int64_t kTileColumnsAmx = 16;
 constexpr int64_t kTileRowBytes = kTileColumnsAmx * 4;
 constexpr int64_t kTileBytes = kTileRowsAmx * kTileRowBytes;
-constexpr int64_t kTilesBytes = kPanelColumns * kTileDepth * 2;  ///< of B, from a step to the next
+constexpr int64_t kStepBytes = kPanelColumns * kTileDepth * 2;  ///< of B, from a step to the next
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -28,7 +28,7 @@ void configure_tiles() {
 void release_tiles() { _tile_release(); }
 
 const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int64_t depth) {
-  return static_cast<const char*>(segment.b) + depth / kTileDepth * kTilesBytes +
+  return static_cast<const char*>(segment.b) + depth / kTileDepth * kStepBytes +
          column / kTileColumnsAmx * kTileBytes;
 }
 
@@ -38,7 +38,7 @@ const char* tile_of_b(const MultiplyArgs::Segment& segment, int64_t column, int6
 /// Asks for the next step's tile of B while the products of this one run. Tiles of A are left to the
 /// hardware: asking for them too would cost more than it saves.
 HWY_INLINE void prefetch_tile_of_b(const char* b) {
-  const char* next = b + kTilesBytes;
+  const char* next = b + kStepBytes;
   MLAPREFILL_UNROLL
   for (int64_t row = 0; row < kTileRowsAmx; ++row) __builtin_prefetch(next + row * kTileRowBytes);
 }
