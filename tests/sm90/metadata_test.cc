@@ -168,5 +168,43 @@ TEST(Sm90Metadata, EntriesThatShareManyKeysStandTogetherWhenThereIsMuchToDo) {
   }
 }
 
+struct Grouping {
+  std::vector<std::array<int64_t, 2>> requests;  ///< new tokens, keys
+  int64_t heads;
+  int64_t group_items;
+};
+
+// Groups of 5, 5, 5 and 1 of 16 heads, or of one head where a few requests have most keys, would leave much
+// of the device idle over the last one.
+TEST(Sm90Metadata, GroupsOfHeadsFillTheDevice) {
+  const std::vector<std::array<int64_t, 2>> uneven{{2048, 62048}, {2048, 22048}, {2048, 10048}};
+  for (const Grouping& c : std::vector<Grouping>{{{{9216, 9216}}, 16, 4},
+                                                 {{{9216, 9216}}, 128, 4},
+                                                 {{{9216, 9216}}, 20, 5},
+                                                 {{{1024, 1024}}, 16, 16},
+                                                 {{{102'400, 102'400}}, 16, 1},
+                                                 {{{256, 9216}}, 16, 16},
+                                                 {uneven, 16, 8},
+                                                 {uneven, 128, 8}}) {
+    std::vector<AttentionSpan> spans;
+    int64_t queries = 0, keys = 0;
+    for (const auto& [fresh, all] : c.requests) {
+      spans.push_back(
+          {.q_row = queries, .q_len = fresh, .k_row = keys, .k_len = all, .causal_offset = all - fresh});
+      queries += fresh;
+      keys += all;
+    }
+    AttentionArgs args;
+    args.q = ConstTensor(nullptr, DType::kBF16, {queries, c.heads, 192});
+    args.k = ConstTensor(nullptr, DType::kBF16, {keys, c.heads, 128});
+    args.v = ConstTensor(nullptr, DType::kBF16, {keys, c.heads, 128});
+    args.spans = spans;
+    std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bound_bytes(args)));
+    write_call_metadata(args, bytes.data());
+    EXPECT_EQ(read<PassRecord>(bytes, pass_record_offset_bytes(0)).sections[0].group_items, c.group_items)
+        << keys << " keys, " << c.heads << " heads";
+  }
+}
+
 }  // namespace
 }  // namespace mlaprefill::sm90

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/checked.h"
+
 namespace mlaprefill::sm90 {
 namespace {
 
@@ -16,6 +18,9 @@ constexpr int64_t kElementBytes = 2;
 constexpr int64_t kResidentBytes = int64_t{24} << 20;
 /// With fewer items it matters more that the cheapest come last.
 constexpr int64_t kItemsWorthGrouping = 1024;
+/// Clusters that a Hopper GPU runs at once, and what an item costs besides its keys, in keys.
+constexpr int64_t kClusters = 66;
+constexpr int64_t kItemCostKeys = 256;
 
 struct HeadShape {
   int32_t num_heads = 0;
@@ -61,6 +66,34 @@ void group_by_keys(std::span<AttentionEntry> entries) {
   });
 }
 
+/// Keys the entry's last query sees.
+int64_t visible_keys(const AttentionEntry& entry) {
+  return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
+}
+
+/// Items of one entry, of `items`, that run before the next entry's: as many as L2 can hold the keys of,
+/// `resident`, but no fewer than give all clusters work for as long as the costliest item takes. Within those
+/// limits groups are as full as can be: a last group of few would keep few clusters busy with its costliest
+/// entries.
+int64_t group_size(std::span<const AttentionEntry> entries, int64_t items, int64_t resident) {
+  int64_t total = 0;
+  int64_t most = 0;
+  for (const AttentionEntry& entry : entries) {
+    const int64_t cost = visible_keys(entry) + kItemCostKeys;
+    total += cost;
+    most = std::max(most, cost);
+  }
+  const int64_t balanced = ceil_div(kClusters * most, total);
+  const int64_t smallest = std::min(items, std::max(balanced, (resident + 1) / 2));
+  const int64_t largest = std::min(items, resident >= balanced ? resident : 2 * balanced - 1);
+  const auto missing = [items](int64_t size) { return ceil_div(items, size) * size - items; };
+  int64_t best = smallest;
+  for (int64_t size = smallest + 1; size <= largest; ++size) {
+    if (missing(size) < missing(best) || (missing(size) == missing(best) && size <= resident)) best = size;
+  }
+  return best;
+}
+
 /// Makes the section of entries of one split, costliest first. Where L2 cannot hold even one head's keys and
 /// there is much to do, entries that share keys run side by side.
 AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_begin,
@@ -74,7 +107,7 @@ AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_b
   const int64_t items = int64_t{section.entry_count} * section.items_per_entry;
   if (item_bytes > kResidentBytes && items >= kItemsWorthGrouping) group_by_keys(entries);
   section.group_items =
-      static_cast<int32_t>(std::clamp<int64_t>(kResidentBytes / item_bytes, 1, section.items_per_entry));
+      static_cast<int32_t>(group_size(entries, section.items_per_entry, kResidentBytes / item_bytes));
   return section;
 }
 
@@ -123,11 +156,6 @@ void write_gather_spans(const Plan& plan, GatherSpan* out) {
               .row_begin = static_cast<int32_t>(span.row_begin),
               .rows = static_cast<int32_t>(span.length())};
   }
-}
-
-/// Keys the entry's last query sees.
-int64_t visible_keys(const AttentionEntry& entry) {
-  return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
 }
 
 }  // namespace
