@@ -175,8 +175,9 @@ struct Grouping {
 };
 
 // Groups of 5, 5, 5 and 1 of 16 heads, or of one head where a few requests have most keys, would leave much
-// of the device idle over the last one.
+// of the device idle over the last one. Many items of about the same cost that share keys go head by head.
 TEST(Sm90Metadata, GroupsOfHeadsFillTheDevice) {
+  const std::vector<std::array<int64_t, 2>> apart(32, {64, 2048});
   const std::vector<std::array<int64_t, 2>> uneven{{2048, 62048}, {2048, 22048}, {2048, 10048}};
   for (const Grouping& c : std::vector<Grouping>{{{{9216, 9216}}, 16, 4},
                                                  {{{9216, 9216}}, 128, 4},
@@ -185,7 +186,10 @@ TEST(Sm90Metadata, GroupsOfHeadsFillTheDevice) {
                                                  {{{102'400, 102'400}}, 16, 1},
                                                  {{{256, 9216}}, 16, 16},
                                                  {uneven, 16, 8},
-                                                 {uneven, 128, 8}}) {
+                                                 {uneven, 128, 8},
+                                                 {{{8192, 49152}}, 16, 4},
+                                                 {{{8192, 49152}}, 128, 1},
+                                                 {apart, 128, 4}}) {
     std::vector<AttentionSpan> spans;
     int64_t queries = 0, keys = 0;
     for (const auto& [fresh, all] : c.requests) {

@@ -46,15 +46,20 @@ AttentionEntry make_entry(const AttentionSpan& span, int64_t begin, int64_t rows
   return entry;
 }
 
-/// Keys of the distinct runs of key rows that entries attend to.
-int64_t distinct_keys(std::span<const AttentionEntry> entries) {
+/// The distinct runs of key rows that entries attend to.
+struct KeyRuns {
+  int64_t count = 0;
+  int64_t keys = 0;
+};
+
+KeyRuns distinct_keys(std::span<const AttentionEntry> entries) {
   std::vector<std::pair<int32_t, int32_t>> runs;
   for (const AttentionEntry& entry : entries) runs.emplace_back(entry.kv_row, entry.kv_len);
   std::sort(runs.begin(), runs.end());
   runs.erase(std::unique(runs.begin(), runs.end()), runs.end());
-  int64_t keys = 0;
-  for (const auto& run : runs) keys += run.second;
-  return keys;
+  KeyRuns distinct{.count = static_cast<int64_t>(runs.size())};
+  for (const auto& run : runs) distinct.keys += run.second;
+  return distinct;
 }
 
 /// Brings entries that share keys together, in the order of their costliest ones.
@@ -71,11 +76,9 @@ int64_t visible_keys(const AttentionEntry& entry) {
   return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
 }
 
-/// Items of one entry, of `items`, that run before the next entry's: as many as L2 can hold the keys of,
-/// `resident`, but no fewer than give all clusters work for as long as the costliest item takes. Within those
-/// limits groups are as full as can be: a last group of few would keep few clusters busy with its costliest
-/// entries.
-int64_t group_size(std::span<const AttentionEntry> entries, int64_t items, int64_t resident) {
+/// Items of an entry that give all clusters work, together with those of the other entries, for as long as
+/// the costliest item takes: with fewer in a group, some clusters would idle over the last one.
+int64_t balanced_group(std::span<const AttentionEntry> entries) {
   int64_t total = 0;
   int64_t most = 0;
   for (const AttentionEntry& entry : entries) {
@@ -83,7 +86,21 @@ int64_t group_size(std::span<const AttentionEntry> entries, int64_t items, int64
     total += cost;
     most = std::max(most, cost);
   }
-  const int64_t balanced = ceil_div(kClusters * most, total);
+  return ceil_div(kClusters * most, total);
+}
+
+/// Whether no entry costs more than twice as much as another, so that their order does not matter.
+bool even_costs(std::span<const AttentionEntry> entries) {
+  const auto [least, most] = std::minmax_element(
+      entries.begin(), entries.end(),
+      [](const AttentionEntry& a, const AttentionEntry& b) { return visible_keys(a) < visible_keys(b); });
+  return 2 * visible_keys(*least) >= visible_keys(*most);
+}
+
+/// Items of one entry, of `items`, that run before the next entry's: as many as L2 can hold the keys of,
+/// `resident`, but at least `balanced`. Within those limits groups are as full as can be: a last group of few
+/// would keep few clusters busy with its costliest entries.
+int64_t group_size(int64_t items, int64_t resident, int64_t balanced) {
   const int64_t smallest = std::min(items, std::max(balanced, (resident + 1) / 2));
   const int64_t largest = std::min(items, resident >= balanced ? resident : 2 * balanced - 1);
   const auto missing = [items](int64_t size) { return ceil_div(items, size) * size - items; };
@@ -94,20 +111,22 @@ int64_t group_size(std::span<const AttentionEntry> entries, int64_t items, int64
   return best;
 }
 
-/// Makes the section of entries of one split, costliest first. Where L2 cannot hold even one head's keys and
-/// there is much to do, entries that share keys run side by side.
+/// Makes the section of entries of one split, costliest first. Where there is much to do, entries that share
+/// keys and cost about the same run side by side, even if L2 cannot hold one head's keys.
 AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_begin,
                               const HeadShape& shape) {
   const int32_t heads = heads_per_item(static_cast<RowSplit>(entries[0].flags & AttentionEntry::kSplitMask));
-  const int64_t item_bytes = std::max<int64_t>(1, distinct_keys(entries) * shape.kv_row_bytes * heads);
+  const KeyRuns runs = distinct_keys(entries);
+  const int64_t item_bytes = std::max<int64_t>(1, runs.keys * shape.kv_row_bytes * heads);
   AttentionSection section;
   section.entry_begin = entry_begin;
   section.entry_count = static_cast<int32_t>(entries.size());
   section.items_per_entry = (shape.num_heads + heads - 1) / heads;
-  const int64_t items = int64_t{section.entry_count} * section.items_per_entry;
-  if (item_bytes > kResidentBytes && items >= kItemsWorthGrouping) group_by_keys(entries);
-  section.group_items =
-      static_cast<int32_t>(group_size(entries, section.items_per_entry, kResidentBytes / item_bytes));
+  const bool many = int64_t{section.entry_count} * section.items_per_entry >= kItemsWorthGrouping;
+  const bool by_keys = many && runs.count < section.entry_count && even_costs(entries);
+  if (many && item_bytes > kResidentBytes) group_by_keys(entries);
+  section.group_items = static_cast<int32_t>(group_size(section.items_per_entry, kResidentBytes / item_bytes,
+                                                        by_keys ? 1 : balanced_group(entries)));
   return section;
 }
 
