@@ -52,7 +52,7 @@ struct KeyRuns {
   int64_t keys = 0;
 };
 
-KeyRuns distinct_keys(std::span<const AttentionEntry> entries) {
+KeyRuns distinct_runs(std::span<const AttentionEntry> entries) {
   std::vector<std::pair<int32_t, int32_t>> runs;
   for (const AttentionEntry& entry : entries) runs.emplace_back(entry.kv_row, entry.kv_len);
   std::sort(runs.begin(), runs.end());
@@ -89,8 +89,8 @@ int64_t balanced_group(std::span<const AttentionEntry> entries) {
   return ceil_div(kClusters * most, total);
 }
 
-/// Whether no entry costs more than twice as much as another, so that their order does not matter.
-bool even_costs(std::span<const AttentionEntry> entries) {
+/// Whether no entry sees more than twice the keys of another: then their order does not matter for balance.
+bool see_similar_keys(std::span<const AttentionEntry> entries) {
   const auto [least, most] = std::minmax_element(
       entries.begin(), entries.end(),
       [](const AttentionEntry& a, const AttentionEntry& b) { return visible_keys(a) < visible_keys(b); });
@@ -101,32 +101,35 @@ bool even_costs(std::span<const AttentionEntry> entries) {
 /// `resident`, but at least `balanced`. Within those limits groups are as full as can be: a last group of few
 /// would keep few clusters busy with its costliest entries.
 int64_t group_size(int64_t items, int64_t resident, int64_t balanced) {
-  const int64_t smallest = std::min(items, std::max(balanced, (resident + 1) / 2));
-  const int64_t largest = std::min(items, resident >= balanced ? resident : 2 * balanced - 1);
+  if (items <= std::max(resident, balanced)) return items;
+  const bool fits = resident >= balanced;
+  const int64_t smallest = std::max(balanced, (resident + 1) / 2);
+  const int64_t largest = fits ? resident : std::min(items, 2 * balanced - 1);
   const auto missing = [items](int64_t size) { return ceil_div(items, size) * size - items; };
   int64_t best = smallest;
   for (int64_t size = smallest + 1; size <= largest; ++size) {
-    if (missing(size) < missing(best) || (missing(size) == missing(best) && size <= resident)) best = size;
+    if (missing(size) < missing(best) || (fits && missing(size) == missing(best))) best = size;
   }
   return best;
 }
 
 /// Makes the section of entries of one split, costliest first. Where there is much to do, entries that share
-/// keys and cost about the same run side by side, even if L2 cannot hold one head's keys.
+/// keys run side by side if L2 cannot hold even one head's, and no group is larger than L2 holds unless what
+/// they see differs.
 AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_begin,
                               const HeadShape& shape) {
   const int32_t heads = heads_per_item(static_cast<RowSplit>(entries[0].flags & AttentionEntry::kSplitMask));
-  const KeyRuns runs = distinct_keys(entries);
+  const KeyRuns runs = distinct_runs(entries);
   const int64_t item_bytes = std::max<int64_t>(1, runs.keys * shape.kv_row_bytes * heads);
   AttentionSection section;
   section.entry_begin = entry_begin;
   section.entry_count = static_cast<int32_t>(entries.size());
-  section.items_per_entry = (shape.num_heads + heads - 1) / heads;
+  section.items_per_entry = static_cast<int32_t>(ceil_div(shape.num_heads, heads));
   const bool many = int64_t{section.entry_count} * section.items_per_entry >= kItemsWorthGrouping;
-  const bool by_keys = many && runs.count < section.entry_count && even_costs(entries);
+  const bool stay_resident = many && runs.count < section.entry_count && see_similar_keys(entries);
   if (many && item_bytes > kResidentBytes) group_by_keys(entries);
   section.group_items = static_cast<int32_t>(group_size(section.items_per_entry, kResidentBytes / item_bytes,
-                                                        by_keys ? 1 : balanced_group(entries)));
+                                                        stay_resident ? 1 : balanced_group(entries)));
   return section;
 }
 
@@ -217,8 +220,7 @@ int64_t write_metadata(const Plan& plan, std::byte* out) {
 
 int64_t call_metadata_bound_bytes(const AttentionArgs& args) {
   MetadataCounts counts{.passes = 1};
-  for (const AttentionSpan& span : args.spans)
-    counts.tiles += (span.q_len + kMaxEntryRows - 1) / kMaxEntryRows;
+  for (const AttentionSpan& span : args.spans) counts.tiles += ceil_div(span.q_len, kMaxEntryRows);
   return metadata_size_bytes(counts);
 }
 

@@ -7,9 +7,10 @@ namespace {
 constexpr int64_t kTileRowsAmx = 16;
 constexpr int64_t kTileDepth = 32;  ///< bf16 elements in a tile row of A
 constexpr int64_t kTileColumnsAmx = 16;
-constexpr int64_t kTileRowBytes = kTileColumnsAmx * 4;
-constexpr int64_t kTileBytes = kTileRowsAmx * kTileRowBytes;
-constexpr int64_t kStepBytes = kPanelColumns * kTileDepth * 2;  ///< of B, from a step to the next
+// Of B: from a row of a tile, a tile and a step in depth to the next.
+constexpr int64_t kTileRowBytes = 4 * TilePanel::kRowPitch;
+constexpr int64_t kTileBytes = 4 * TilePanel::word(0, kTileColumnsAmx);
+constexpr int64_t kStepBytes = 4 * TilePanel::word(kTileRowsAmx, 0);
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;

@@ -19,8 +19,7 @@ int64_t pair_index(int64_t depth, int64_t column) {
 template <class Panel>
 void zero_rows(uint32_t* panel, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    for (int64_t i = 0; i < kPanelColumns; i += kLanes)
-      hn::StoreU(hn::Zero(kWords), kWords, panel + Panel::word(row, i));
+    for (int64_t i = 0; i < kPanelColumns; i += kLanes) zero_words(panel + Panel::word(row, i), kLanes);
   }
 }
 
