@@ -25,7 +25,7 @@ LAYERS = {
 }
 
 # What the planner and the backend that uploads plans agree on.
-SHARED = {"src/plan/metadata_size.h": "src/backend/sm90"}
+SHARED = {"src/plan/metadata_size.h": "src/backend/sm90", "src/plan/kv_splits.h": "src/backend/sm90"}
 
 # Layer -> the public headers it may not include, because they belong to a layer further out.
 HIDDEN_PUBLIC = {

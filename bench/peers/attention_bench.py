@@ -13,7 +13,7 @@ import pathlib
 
 import gpu_measure
 import gpu_timing
-from gpu_attention import SCALE, SHAPES, Attention, outputs_for
+from gpu_attention import FEW_SHAPES, SCALE, SHAPES, Attention, outputs_for
 
 
 class Launch:
@@ -58,7 +58,7 @@ def main():
     report = gpu_measure.report_of("mlaprefill.gpu_attention_bench/2", options, timer)
     report["attention"] = []
     for heads in options.heads:
-        for name in gpu_measure.selected(SHAPES, options.shapes):
+        for name in gpu_measure.selected(SHAPES | FEW_SHAPES, options.shapes):
             subject = Attention(name, heads)
             contenders = {build: gpu_timing.Captured(Launch(library, subject)) for build, library in libraries.items()}
             if not options.no_cudnn:

@@ -44,6 +44,17 @@ SHAPES = {
     "context 32x(64x2048)": ([(64, 2048)] * 32, False),
     "mix 4096..1, 21 rows": ([(n, n) for n in MIX], True),
 }
+# Fewer tiles than the device has processors, or one request with most of the keys.
+FEW_SHAPES = {
+    "64 of 100064": ([(64, 100064)], True),
+    "200 of 20200": ([(200, 20200)], True),
+    "512 of 33280": ([(512, 33280)], True),
+    "2500 of 102500": ([(2500, 102500)], True),
+    "100, 300, 20, 700 of 30100, 4300, 100020, 9700": (
+        [(100, 30100), (300, 4300), (20, 100020), (700, 9700)], True),
+    "8128 of 8128, 64 of 100064": ([(8128, 8128), (64, 100064)], True),
+}
+FEW_HEADS = (16, 8)
 WIDE_SHAPES = ("causal 1x8192", "context 8192x32768", "causal 8x1024", "context 32x(64x2048)")
 
 
@@ -87,7 +98,7 @@ def outputs_for(q, v_dim=V_DIM):
 class Attention:
     def __init__(self, name, heads, dims=NARROW):
         self.name, self.heads, self.dims = name, heads, dims
-        self.requests, self.causal = SHAPES[name]
+        self.requests, self.causal = (SHAPES | FEW_SHAPES)[name]
         self.flop = dims.flop_per_pair * heads * visible_pairs(self.requests, self.causal)
         new, keys = (sum(lengths) for lengths in zip(*self.requests))
         self.q, self.kv, self.latent = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
@@ -125,8 +136,8 @@ class Attention:
                           qk_rope_head_dim=self.dims.rope, v_head_dim=self.dims.v, softmax_scale=self.dims.scale)
         plan = capi.Plan(backend.library, dims, [new for new, _ in self.requests],
                          [keys - new for new, keys in self.requests], torch.bfloat16,
-                         block_table=torch.zeros(len(self.requests), 1 << 10, dtype=torch.int32), block_size=64,
-                         device=backend.device_properties())
+                         block_table=torch.zeros(len(self.requests), 1 << 11, dtype=torch.int32), block_size=64,
+                         device=backend.device_properties(), workspace_tokens=1 << 18)  # one pass
         workspace = torch.empty(plan.info.workspace_bytes, device="cuda", dtype=torch.uint8)
         backend.upload(plan, workspace, gpu_timing.stream())
         torch.cuda.synchronize()

@@ -16,11 +16,11 @@ def cumulative(lengths):
 class FlashAttention3:
     """Ragged attention over requests (new tokens, keys); what depends on the lengths alone is made beforehand."""
 
-    def __init__(self, requests, causal, scale):
+    def __init__(self, requests, causal, scale, num_splits=1):
         new, keys = zip(*requests)
         self._options = {"cu_seqlens_q": cumulative(new), "cu_seqlens_k": cumulative(keys),
                          "max_seqlen_q": max(new), "max_seqlen_k": max(keys), "softmax_scale": scale,
-                         "causal": causal, "return_attn_probs": True}
+                         "causal": causal, "num_splits": num_splits, "return_attn_probs": True}
 
     def __call__(self, q, k, v):
         """Output [T, H, Dv] and natural-log LSE [H, T]."""

@@ -50,7 +50,7 @@ Result<PlanMode> parse_plan_mode(std::string_view name);
 
 /// What the planner needs to know of the device that will run the plan.
 struct DeviceProperties {
-  int32_t num_processors = 1;  ///< SMs of a GPU; of no effect for a CPU
+  int32_t num_processors = 1;  ///< SMs of a GPU, what tiles are spread over; of no effect for a CPU
   int32_t query_tile_tokens =
       0;  ///< rows of a query tile; 0: the backend schedules by itself, no tiles in the plan
   int32_t key_tile_tokens =
@@ -133,6 +133,9 @@ struct WorkspaceLayout {
       0;  ///< [query tokens, num_heads, v] float32, only when a request spans passes
   int64_t state_max_offset_bytes = 0;  ///< [num_heads, query tokens] float32
   int64_t state_sum_offset_bytes = 0;  ///< [num_heads, query tokens] float32
+  int64_t partials_offset_bytes = 0;   ///< [max_kv_splits, query_tile_tokens, v + 8] float32
+  int64_t max_kv_splits =
+      0;  ///< splits of tiles' keys that a pass may have; 0 for `invariant` and short keys
   int64_t total_bytes = 0;
 };
 

@@ -11,6 +11,7 @@ struct MetadataCounts {
   int64_t spans = 0;
   int64_t tiles = 0;
   int64_t blocks = 0;
+  int64_t kv_splits = 0;  ///< most of a pass
 };
 
 inline constexpr int64_t kMetadataHeaderBytes = 256;
@@ -21,7 +22,8 @@ inline constexpr int64_t kMetadataBlockBytes = 4;
 
 /// Bytes for so many records, a multiple of 256.
 constexpr int64_t metadata_size_bytes(const MetadataCounts& counts) {
-  const int64_t bytes = kMetadataHeaderBytes + kMetadataPassBytes * counts.passes +
+  const int64_t pass_bytes = kMetadataPassBytes + kMetadataTileBytes * counts.kv_splits;
+  const int64_t bytes = kMetadataHeaderBytes + pass_bytes * counts.passes +
                         kMetadataSpanBytes * counts.spans + kMetadataTileBytes * counts.tiles +
                         kMetadataBlockBytes * counts.blocks;
   return (bytes + 255) / 256 * 256;

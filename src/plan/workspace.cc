@@ -3,6 +3,7 @@
 
 #include "core/checked.h"
 #include "core/error.h"
+#include "plan/kv_splits.h"
 #include "plan/metadata_size.h"
 #include "plan/steps.h"
 
@@ -15,6 +16,7 @@ constexpr int64_t kAlignmentBytes = 256;
 struct Extents {
   Checked64 pass_rows = 0;
   int64_t state_rows = 0;
+  int64_t kv_splits = 0;
   Checked64 metadata_bytes = 0;
 };
 
@@ -33,7 +35,8 @@ class RegionAllocator {
   Checked64 end_ = 0;
 };
 
-Result<WorkspaceLayout> lay_out(const MlaDims& dims, DType working_dtype, const Extents& extents) {
+Result<WorkspaceLayout> lay_out(const MlaDims& dims, DType working_dtype, const DeviceProperties& device,
+                                const Extents& extents) {
   const Checked64 element_bytes = size_bytes(working_dtype);
   const Checked64 heads = dims.num_heads;
   const Checked64 state_bytes = Checked64(extents.state_rows) * heads * int64_t{sizeof(float)};
@@ -47,6 +50,9 @@ Result<WorkspaceLayout> lay_out(const MlaDims& dims, DType working_dtype, const 
   layout.state_out_offset_bytes = regions.reserve(state_bytes * dims.v_head_dim);
   layout.state_max_offset_bytes = regions.reserve(state_bytes);
   layout.state_sum_offset_bytes = regions.reserve(state_bytes);
+  layout.partials_offset_bytes = regions.reserve(Checked64(extents.kv_splits) * device.query_tile_tokens *
+                                                 partial_row_words(dims.v_head_dim) * int64_t{sizeof(float)});
+  layout.max_kv_splits = extents.kv_splits;
   if (!regions.end().valid()) {
     return error(
         StatusCode::kLimitExceeded,
@@ -65,9 +71,17 @@ bool carries_state(const Plan& plan) {
   });
 }
 
-Checked64 metadata_bytes(Checked64 passes, Checked64 spans, Checked64 tiles, Checked64 blocks) {
-  return Checked64(kMetadataHeaderBytes) + passes * kMetadataPassBytes + spans * kMetadataSpanBytes +
-         tiles * kMetadataTileBytes + blocks * kMetadataBlockBytes;
+bool may_split_keys(const Plan& plan) {
+  return !plan.options.invariant && std::any_of(plan.tiles.begin(), plan.tiles.end(), [](const Tile& tile) {
+    return mlaprefill::may_split_keys(tile.key_tiles);
+  });
+}
+
+/// Every pass has its own list of `kv_splits` more tiles.
+Checked64 metadata_bytes(Checked64 passes, Checked64 spans, Checked64 tiles, Checked64 blocks,
+                         int64_t kv_splits) {
+  return Checked64(kMetadataHeaderBytes) + passes * (kMetadataPassBytes + kMetadataTileBytes * kv_splits) +
+         spans * kMetadataSpanBytes + tiles * kMetadataTileBytes + blocks * kMetadataBlockBytes;
 }
 
 /// Most rows a pass of this family of plans can have.
@@ -85,7 +99,7 @@ Checked64 most_pass_rows(const PlanOptions& options, const DeviceProperties& dev
 }
 
 Checked64 most_metadata_bytes(const PlanOptions& options, const DeviceProperties& device,
-                              const PlanBounds& bounds, Checked64 pass_rows) {
+                              const PlanBounds& bounds, Checked64 pass_rows, int64_t kv_splits) {
   if (device.query_tile_tokens == 0) return 0;
   const Checked64 requests = bounds.max_requests;
   const Checked64 passes = bounds.max_passes;
@@ -96,7 +110,7 @@ Checked64 most_metadata_bytes(const PlanOptions& options, const DeviceProperties
   const Checked64 keys = passes * pass_rows;
   const int64_t block_size = std::max(bounds.block_size, 1);
   const Checked64 blocks = keys.valid() ? requests + ceil_div(keys.value(), block_size) : keys;
-  return metadata_bytes(passes, spans, tiles, blocks);
+  return metadata_bytes(passes, spans, tiles, blocks, kv_splits);
 }
 
 Result<WorkspaceLayout> lay_out_bounds(const MlaDims& dims, const PlanOptions& options,
@@ -105,8 +119,9 @@ Result<WorkspaceLayout> lay_out_bounds(const MlaDims& dims, const PlanOptions& o
   Extents extents;
   extents.pass_rows = most_pass_rows(options, device, bounds);
   extents.state_rows = one_joint_pass ? 0 : bounds.max_query_rows;
-  extents.metadata_bytes = most_metadata_bytes(options, device, bounds, extents.pass_rows);
-  return lay_out(dims, options.working_dtype, extents);
+  extents.kv_splits = options.invariant || device.query_tile_tokens == 0 ? 0 : most_kv_splits(device);
+  extents.metadata_bytes = most_metadata_bytes(options, device, bounds, extents.pass_rows, extents.kv_splits);
+  return lay_out(dims, options.working_dtype, device, extents);
 }
 
 }  // namespace
@@ -120,10 +135,11 @@ Result<WorkspaceLayout> lay_out_workspace(const Plan& plan) {
   extents.state_rows = carries_state(plan) ? plan.num_query_rows : 0;
   if (plan.device.query_tile_tokens > 0) {
     const auto count = [](const auto& records) { return static_cast<int64_t>(records.size()); };
-    extents.metadata_bytes =
-        metadata_bytes(count(plan.passes), count(plan.spans), count(plan.tiles), count(plan.blocks));
+    if (may_split_keys(plan)) extents.kv_splits = most_kv_splits(plan.device);
+    extents.metadata_bytes = metadata_bytes(count(plan.passes), count(plan.spans), count(plan.tiles),
+                                            count(plan.blocks), extents.kv_splits);
   }
-  return lay_out(plan.dims, plan.options.working_dtype, extents);
+  return lay_out(plan.dims, plan.options.working_dtype, plan.device, extents);
 }
 
 Result<int64_t> workspace_upper_bound_bytes(const MlaDims& dims, const PlanOptions& options,

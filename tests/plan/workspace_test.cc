@@ -54,6 +54,25 @@ TEST(Workspace, RegionsAreDisjointAndAligned) {
                                                     count(plan.blocks)}));
 }
 
+TEST(Workspace, LongKeysReserveRoomForPartialResults) {
+  DeviceProperties device;
+  device.num_processors = 132;
+  device.query_tile_tokens = 256;
+  device.key_tile_tokens = 128;
+  const auto layout = [&](const Batch& batch, bool invariant) {
+    PlanOptions options = with_mode(PlanMode::kBridge, 4096);
+    options.invariant = invariant;
+    return make(batch, options, device).workspace;
+  };
+  const WorkspaceLayout long_keys = layout(Batch({4}, {1000}), false);
+  EXPECT_EQ(long_keys.max_kv_splits, 198);
+  EXPECT_EQ(long_keys.total_bytes - long_keys.partials_offset_bytes, 198 * 256 * (32 + 8) * 4);
+  EXPECT_EQ(layout(Batch({4}, {800}), false).max_kv_splits, 0);
+  const WorkspaceLayout invariant = layout(Batch({4}, {1000}), true);
+  EXPECT_EQ(invariant.max_kv_splits, 0);
+  EXPECT_EQ(invariant.total_bytes, invariant.partials_offset_bytes);
+}
+
 TEST(Workspace, BytesGrowWithTheCapAndStaySmallForASmallOne) {
   // 131,072 keys of 128 heads: 5 GiB of expanded keys and values at a cap of 64k rows of 128 + 128 dims.
   const MlaDims dims{128, 512, 128, 64, 128, 0.1};
@@ -117,6 +136,7 @@ TEST(UpperBound, HoldsForEveryRandomPlan) {
     device.key_tile_tokens = 16;
     device.query_tile_tokens = static_cast<int32_t>(random() % 3 * 8);
     device.row_alignment_rows = random() % 2 == 0 ? 1 : 12;
+    device.num_processors = static_cast<int32_t>(1 + random() % 200);
     PlanOptions options = with_mode(kAllModes[random() % 4], 48 + static_cast<int64_t>(random() % 300));
     options.invariant = random() % 2 == 0;
     options.working_dtype = random() % 2 == 0 ? DType::kBF16 : DType::kF32;
@@ -136,6 +156,7 @@ TEST(UpperBound, HoldsForEveryRandomPlan) {
 
 TEST(Bounded, PlansOfOneFamilyHaveOneShape) {
   DeviceProperties device;
+  device.num_processors = 132;
   device.query_tile_tokens = 8;
   PlanOptions options = with_mode(PlanMode::kBridge, 64);
   options.bounds = PlanBounds{.max_requests = 4, .max_query_rows = 20, .max_passes = 5, .block_size = 16};
@@ -148,6 +169,8 @@ TEST(Bounded, PlansOfOneFamilyHaveOneShape) {
     EXPECT_EQ(plan->workspace.metadata_bytes, small.workspace.metadata_bytes);
     EXPECT_EQ(plan->workspace.expanded_offset_bytes, small.workspace.expanded_offset_bytes);
     EXPECT_EQ(plan->workspace.state_sum_offset_bytes, small.workspace.state_sum_offset_bytes);
+    EXPECT_EQ(plan->workspace.partials_offset_bytes, small.workspace.partials_offset_bytes);
+    EXPECT_EQ(plan->workspace.max_kv_splits, 198);
     const Pass& last = plan->passes.back();
     EXPECT_EQ(last.span_begin, static_cast<int64_t>(plan->spans.size()));
     EXPECT_EQ(last.span_end, last.span_begin);

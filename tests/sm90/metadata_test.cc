@@ -49,6 +49,14 @@ T read(const std::vector<std::byte>& bytes, int64_t offset) {
   return value;
 }
 
+/// Metadata of a call without a plan.
+std::vector<std::byte> call_metadata(const AttentionArgs& args, int64_t max_kv_splits = 0) {
+  const std::vector<AttentionEntry> entries = call_entries(args, max_kv_splits);
+  std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bytes(entries, max_kv_splits)));
+  write_call_metadata(args, entries, max_kv_splits, bytes.data());
+  return bytes;
+}
+
 TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
   const Plan plan = make_mixed_plan(10);
   ASSERT_GT(plan.passes.size(), 1U);
@@ -79,9 +87,9 @@ TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
       EXPECT_EQ(section.item_end, items);
       for (int32_t e = 0; e < section.entry_count; ++e) {
         const auto entry = read<AttentionEntry>(
-            bytes, entries_offset_bytes(passes) +
+            bytes, entries_offset_bytes(passes, plan.workspace.max_kv_splits) +
                        (section.entry_begin + e) * static_cast<int64_t>(sizeof(AttentionEntry)));
-        const auto split = static_cast<RowSplit>(entry.flags & AttentionEntry::kSplitMask);
+        const auto split = row_split_of(entry.flags);
         EXPECT_EQ(section.items_per_entry, (10 + heads_per_item(split) - 1) / heads_per_item(split));
         EXPECT_LE(entry.q_rows * heads_per_item(split), kMaxEntryRows);
         ++found[{p, entry.q_row, entry.q_rows, entry.kv_row}];
@@ -124,12 +132,11 @@ TEST(Sm90Metadata, CallEntriesCarryTheCausalOffset) {
   args.k = ConstTensor(nullptr, DType::kBF16, {409, 4, 192});
   args.v = ConstTensor(nullptr, DType::kBF16, {409, 4, 128});
   args.spans = spans;
-  std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bound_bytes(args)));
-  ASSERT_LE(write_call_metadata(args, bytes.data()), static_cast<int64_t>(bytes.size()));
+  const std::vector<std::byte> bytes = call_metadata(args);
   std::map<int32_t, AttentionEntry> entries;
   for (int64_t e = 0; e < 3; ++e) {
     const auto entry = read<AttentionEntry>(
-        bytes, entries_offset_bytes(1) + e * static_cast<int64_t>(sizeof(AttentionEntry)));
+        bytes, entries_offset_bytes(1, 0) + e * static_cast<int64_t>(sizeof(AttentionEntry)));
     entries[entry.q_row] = entry;
   }
   ASSERT_EQ(entries.size(), 3U);
@@ -154,12 +161,11 @@ TEST(Sm90Metadata, EntriesThatShareManyKeysStandTogetherWhenThereIsMuchToDo) {
     args.k = ConstTensor(nullptr, DType::kBF16, {4 * 16896, heads, 128});
     args.v = ConstTensor(nullptr, DType::kBF16, {4 * 16896, heads, 128});
     args.spans = spans;
-    std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bound_bytes(args)));
-    write_call_metadata(args, bytes.data());
+    const std::vector<std::byte> bytes = call_metadata(args);
     std::vector<int32_t> rows;
     for (int64_t e = 0; e < 8; ++e) {
       rows.push_back(read<AttentionEntry>(
-                         bytes, entries_offset_bytes(1) + e * static_cast<int64_t>(sizeof(AttentionEntry)))
+                         bytes, entries_offset_bytes(1, 0) + e * static_cast<int64_t>(sizeof(AttentionEntry)))
                          .q_row);
     }
     const std::vector<int32_t> by_cost{256, 768, 1280, 1792, 0, 512, 1024, 1536};
@@ -203,8 +209,7 @@ TEST(Sm90Metadata, GroupsOfHeadsFillTheDevice) {
     args.k = ConstTensor(nullptr, DType::kBF16, {keys, c.heads, 128});
     args.v = ConstTensor(nullptr, DType::kBF16, {keys, c.heads, 128});
     args.spans = spans;
-    std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bound_bytes(args)));
-    write_call_metadata(args, bytes.data());
+    const std::vector<std::byte> bytes = call_metadata(args);
     EXPECT_EQ(read<PassRecord>(bytes, pass_record_offset_bytes(0)).sections[0].group_items, c.group_items)
         << keys << " keys, " << c.heads << " heads";
   }

@@ -96,8 +96,9 @@ std::vector<std::string> reasons_against_head_dims(int64_t qk_dim, int64_t rope_
                   qk_dim - rope_dim, rope_dim, v_dim)};
 }
 
-Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder, void* metadata,
-                           int64_t passes, AttentionCall& call) {
+Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder,
+                           const DeviceSchedule& schedule, AttentionCall& call) {
+  const void* metadata = schedule.metadata;
   MLAPREFILL_RETURN_IF_ERROR(check_served(args));
   call.dims = args.q.shape[2] == 192 ? KernelDims::k192x128 : KernelDims::k256x256;
   call.element = args.q.dtype == DType::kBF16 ? Element::kBF16 : Element::kF16;
@@ -122,11 +123,14 @@ Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder, 
   params.k_rope = rows_of(rope_of(args));
   params.v = rows_of(args.v);
 
-  auto* base = static_cast<std::byte*>(metadata);
+  auto* base = static_cast<std::byte*>(schedule.metadata);
   auto* record = reinterpret_cast<PassRecord*>(base + pass_record_offset_bytes(args.pass));
-  params.entries = reinterpret_cast<const AttentionEntry*>(base + entries_offset_bytes(passes));
+  params.entries = reinterpret_cast<const AttentionEntry*>(
+      base + entries_offset_bytes(schedule.passes, schedule.max_kv_splits));
   params.sections = record->sections;
   params.item_counter = &record->item_counter;
+  params.arrivals = reinterpret_cast<uint32_t*>(base + pass_record_offset_bytes(schedule.passes));
+  params.partials = static_cast<float4*>(schedule.partials);
 
   params.out = args.out.data;
   params.out_row_stride = args.out.stride[0];

@@ -20,9 +20,16 @@ struct AttentionCall {
 /// Why the kernel has no instance for these head dims; empty: it has one.
 std::vector<std::string> reasons_against_head_dims(int64_t qk_dim, int64_t rope_dim, int64_t v_dim);
 
-/// `metadata` is the device address of an uploaded MetadataHeader that describes `passes` passes. Shapes must
-/// have been validated. Refuses dims, dtypes, alignments and scales the kernel does not serve.
-Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder, void* metadata,
-                           int64_t passes, AttentionCall& call);
+/// An uploaded schedule, in device memory.
+struct DeviceSchedule {
+  void* metadata = nullptr;  ///< begins with a MetadataHeader
+  int64_t passes = 1;
+  int64_t max_kv_splits = 0;
+  void* partials = nullptr;  ///< of the splits
+};
+
+/// Shapes must have been validated. Refuses dims, dtypes, alignments and scales the kernel does not serve.
+Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder,
+                           const DeviceSchedule& schedule, AttentionCall& call);
 
 }  // namespace mlaprefill::sm90

@@ -4,6 +4,7 @@
 #include "backend/sm90/attention_load.cuh"
 #include "backend/sm90/attention_mask.cuh"
 #include "backend/sm90/attention_softmax.cuh"
+#include "backend/sm90/attention_splits.cuh"
 #include "backend/sm90/attention_traits.cuh"
 
 namespace mlaprefill::sm90 {
@@ -23,12 +24,6 @@ __device__ __forceinline__ OutputRows output_rows(const AttentionParams& params,
   const int32_t head = head_of(item, rank, warpgroup);
   if (head >= params.num_heads) return {0, 0, params.num_heads - 1};
   return {int64_t{item.q_row} + row, item.q_rows - row, head};
-}
-
-template <int kOut>
-__device__ __forceinline__ void clear(float (&out)[kOut]) {
-#pragma unroll
-  for (int i = 0; i < kOut; ++i) out[i] = 0.0f;
 }
 
 template <class Traits>
@@ -180,11 +175,19 @@ __device__ __forceinline__ void store_output(const AttentionParams& params, Shar
 template <class Traits>
 __device__ __forceinline__ void finish_item(const AttentionParams& params, SharedStorage<Traits>& shared,
                                             const ItemSlot& slot, uint32_t rank, int32_t warpgroup,
-                                            float (&out)[Traits::kOut], const RowState& state) {
+                                            float (&out)[Traits::kOut], RowState& state) {
   const OutputRows place = output_rows(params, slot.item, rank, warpgroup);
-  if ((slot.item.flags & AttentionEntry::kStoreState) != 0) {
-    store_state<Traits>(params, place, out, state);
-  } else {
+  bool ends_here = true;
+  if (slot.item.is_partial()) {
+    if (slot.item.kv_splits() > 0) {
+      ends_here = merge_splits<Traits>(params, slot.item, rank, warpgroup, out, state);
+    }
+    if (ends_here && (slot.item.flags & AttentionEntry::kStoreState) != 0) {
+      store_state<Traits>(params, place, out, state);
+      ends_here = false;
+    }
+  }
+  if (ends_here) {
     store_output(params, shared, slot.item, rank, warpgroup, place, out, state);
     store_lse(params, place, state);
   }

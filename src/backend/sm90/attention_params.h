@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <vector_types.h>
 
 #include <cstdint>
 
@@ -22,13 +23,17 @@ inline constexpr int32_t kMaxEntryRows = 4 * kRowsPerWarpgroup;
 
 constexpr int32_t heads_per_item(RowSplit split) { return 1 << static_cast<int32_t>(split); }
 
-/// Up to 256 query rows of one request against a run of its keys; work for every head.
-/// Row numbers index the launch's tensors. Local query i sees local key j iff j < kv_len and
-/// j <= causal_offset + i.
+/// Up to 256 query rows of one request against a run of its keys; work for every head. Where the keys are
+/// split, each split is an entry, and the last of an item's splits to be computed merges them in the order of
+/// the keys. Row numbers index the launch's tensors. Local query i sees local key j iff j < kv_len and j <=
+/// causal_offset + i.
 struct AttentionEntry {
   static constexpr int32_t kSplitMask = 3;
-  static constexpr int32_t kResume = 4;      ///< start from the carried state
-  static constexpr int32_t kStoreState = 8;  ///< write the carried state instead of output and LSE
+  static constexpr int32_t kResume = 4;          ///< start from the carried state
+  static constexpr int32_t kStoreState = 8;      ///< write the carried state instead of output and LSE
+  static constexpr int32_t kKvSplitShift = 7;    ///< 6 bits: which of its rows' splits the entry is
+  static constexpr int32_t kKvSplitsShift = 13;  ///< 6 bits: how many there are; 0: the keys are not split
+  static constexpr int32_t kPartialShift = 19;   ///< 12 bits: first partial of the first head item
   static constexpr int32_t kNotCausal = 1 << 30;
 
   int32_t q_row = 0;
@@ -40,6 +45,19 @@ struct AttentionEntry {
   int32_t reserved[2] = {};
 };
 static_assert(sizeof(AttentionEntry) == 32);
+
+constexpr RowSplit row_split_of(int32_t flags) {
+  return static_cast<RowSplit>(flags & AttentionEntry::kSplitMask);
+}
+constexpr int32_t kv_split_of(int32_t flags) { return flags >> AttentionEntry::kKvSplitShift & 63; }
+constexpr int32_t kv_splits_of(int32_t flags) { return flags >> AttentionEntry::kKvSplitsShift & 63; }
+constexpr int32_t first_partial_of(int32_t flags) { return flags >> AttentionEntry::kPartialShift; }
+
+inline constexpr int32_t kMaxKvSplits = 32;
+inline constexpr int32_t kMostKvSplits = 4096;  ///< of all items of a launch
+
+/// Bytes of AttentionParams::arrivals: 4 words an item, and every item has two splits or more.
+constexpr int64_t arrivals_bytes(int64_t kv_splits) { return (kv_splits + 1) / 2 * 16; }
 
 /// A run of entries of equal RowSplit. Its work items are ordered by groups of `group_items` head items, then
 /// entry, then head item within the group: entries that share keys meet in L2.
@@ -96,6 +114,13 @@ struct AttentionParams {
   float* state_max;  ///< [heads, q rows]
   float* state_sum;  ///< [heads, q rows]
   int64_t state_rows;
+
+  /// Of each warp's rows, in the order of its registers: [partial, 4 blocks of 64 rows, 4 warps, v_dim / 8 +
+  /// 1, 32 lanes], the last of each thread the maxima and sums of its two rows. 16-byte aligned.
+  float4* partials;
+  /// Of each item, from 4 * (first partial / 2) on, for each of its blocks of 64 rows: how many splits each
+  /// of its warps has written, 8 bits a warp. Zero at the start of a launch, which leaves them zero again.
+  uint32_t* arrivals;
 
   int32_t num_heads;
   float kv_heads_per_q_head;  ///< 1 / (query heads that share a key head)

@@ -42,7 +42,7 @@ class ItemDecoder {
     const uint32_t head_item = group * group_items + in_group - entry_index * heads;
 
     const AttentionEntry entry = params_.entries[section_->entry_begin + entry_index];
-    const auto split = static_cast<RowSplit>(entry.flags & AttentionEntry::kSplitMask);
+    const auto split = row_split_of(entry.flags);
     const int32_t visible = max(0, min(entry.kv_len, entry.causal_offset + entry.q_rows));
     const int32_t tiles = (visible + key_tile_ - 1) / key_tile_;
     const uint32_t first_slot = ring_;
@@ -52,7 +52,9 @@ class ItemDecoder {
             .kv_row = entry.kv_row,
             .kv_len = entry.kv_len,
             .causal_offset = entry.causal_offset,
-            .flags = entry.flags | static_cast<int32_t>(first_slot % 4) << WorkItem::kFirstSlotShift,
+            .flags = (entry.flags | static_cast<int32_t>(first_slot % 4) << WorkItem::kFirstSlotShift) +
+                     (static_cast<int32_t>(head_item) * kv_splits_of(entry.flags)
+                      << AttentionEntry::kPartialShift),
             .head = static_cast<int32_t>(head_item << static_cast<uint32_t>(split)),
             .tiles = tiles};
   }
@@ -79,12 +81,10 @@ __device__ __forceinline__ void schedule(const AttentionParams& params, SharedSt
   for (uint32_t n = 0;; ++n) {
     const ItemSlot& slot = shared.items[n % kItemSlots];
     uint32_t number = blockIdx.x / kClusterCtas;
-    uint32_t claims = 0;  // of this launch so far, this one included
     barrier_wait(shared_address(&slot.empty), ((n / kItemSlots) & 1) ^ 1);
     if (n > 0) {
       barrier_wait(shared_address(&shared.claim_next), (n - 1) & 1);
-      claims = atomicAdd(params.item_counter, 1) + 1;
-      number = clusters + claims - 1;
+      number = clusters + atomicAdd(params.item_counter, 1);
     }
     WorkItem item = decoder.decode(number);
     if ((n & 1) != 0) item.flags |= WorkItem::kSwapped;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void schedule(const AttentionParams& params, SharedSt
                           full);
     }
     if (item.tiles < 0) {
-      if (claims > 0 && claims == decoder.items()) *params.item_counter = 0;
+      if (n > 0 && number == clusters + decoder.items() - 1) *params.item_counter = 0;
       return;
     }
   }

@@ -23,6 +23,12 @@ struct RowState {
 /// exp2 of the score excess that is tolerated: 2^8 keeps P well inside the range of both element types.
 inline constexpr float kSlack = 8.0f * kLn2;
 
+template <int kOut>
+__device__ __forceinline__ void clear(float (&out)[kOut]) {
+#pragma unroll
+  for (int i = 0; i < kOut; ++i) out[i] = 0.0f;
+}
+
 __device__ __forceinline__ float max_of_row(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFF, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xFFFFFFFF, x, 2));

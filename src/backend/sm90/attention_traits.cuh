@@ -72,9 +72,16 @@ struct WorkItem {
   int32_t head;
   int32_t tiles;  ///< < 0: no more work
 
-  __device__ RowSplit split() const { return static_cast<RowSplit>(flags & AttentionEntry::kSplitMask); }
+  __device__ RowSplit split() const { return row_split_of(flags); }
   /// Whether the warpgroups of each CTA change places: a causal mask gives one of them more tiles.
   __device__ bool swapped() const { return (flags & kSwapped) != 0; }
+  __device__ int32_t kv_split() const { return kv_split_of(flags); }
+  __device__ int32_t kv_splits() const { return kv_splits_of(flags); }
+  __device__ int32_t first_partial() const { return first_partial_of(flags); }
+  /// Whether other items, of this launch or a later one, have keys of the same rows.
+  __device__ bool is_partial() const {
+    return kv_splits() != 0 || (flags & AttentionEntry::kStoreState) != 0;
+  }
   __device__ RingSlot first_slot(int32_t warpgroup) const {
     const auto first = static_cast<uint32_t>(flags >> kFirstSlotShift) & 3;
     return {first + (slots_per_tile(split()) == 2 ? static_cast<uint32_t>(warpgroup) : 0)};

@@ -8,7 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "backend/sm90/kv_splits.h"
+#include "backend/sm90/small_metadata.h"
 #include "core/checked.h"
+#include "plan/kv_splits.h"
 
 namespace mlaprefill::sm90 {
 namespace {
@@ -18,9 +21,10 @@ constexpr int64_t kElementBytes = 2;
 constexpr int64_t kResidentBytes = int64_t{24} << 20;
 /// With fewer items it matters more that the cheapest come last.
 constexpr int64_t kItemsWorthGrouping = 1024;
-/// Clusters that a Hopper GPU runs at once, and what an item costs besides its keys, in keys.
-constexpr int64_t kClusters = 66;
+/// What an item costs besides its keys, in keys.
 constexpr int64_t kItemCostKeys = 256;
+
+bool is_split(const AttentionEntry& entry) { return kv_splits_of(entry.flags) > 0; }
 
 struct HeadShape {
   int32_t num_heads = 0;
@@ -71,11 +75,6 @@ void group_by_keys(std::span<AttentionEntry> entries) {
   });
 }
 
-/// Keys the entry's last query sees.
-int64_t visible_keys(const AttentionEntry& entry) {
-  return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
-}
-
 /// Items of an entry that give all clusters work, together with those of the other entries, for as long as
 /// the costliest item takes: with fewer in a group, some clusters would idle over the last one.
 int64_t balanced_group(std::span<const AttentionEntry> entries) {
@@ -115,16 +114,19 @@ int64_t group_size(int64_t items, int64_t resident, int64_t balanced) {
 
 /// Makes the section of entries of one split, costliest first. Where there is much to do, entries that share
 /// keys run side by side if L2 cannot hold even one head's, and no group is larger than L2 holds unless what
-/// they see differs.
+/// they see differs. Where keys are split there is little to do, and the order of cost alone counts.
 AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_begin,
                               const HeadShape& shape) {
-  const int32_t heads = heads_per_item(static_cast<RowSplit>(entries[0].flags & AttentionEntry::kSplitMask));
-  const KeyRuns runs = distinct_runs(entries);
-  const int64_t item_bytes = std::max<int64_t>(1, runs.keys * shape.kv_row_bytes * heads);
+  const int32_t heads = heads_per_item(row_split_of(entries[0].flags));
   AttentionSection section;
   section.entry_begin = entry_begin;
   section.entry_count = static_cast<int32_t>(entries.size());
-  section.items_per_entry = static_cast<int32_t>(ceil_div(shape.num_heads, heads));
+  section.items_per_entry = items_per_entry(entries[0], shape.num_heads);
+  section.group_items = section.items_per_entry;
+  if (std::any_of(entries.begin(), entries.end(), is_split)) return section;
+
+  const KeyRuns runs = distinct_runs(entries);
+  const int64_t item_bytes = std::max<int64_t>(1, runs.keys * shape.kv_row_bytes * heads);
   const bool many = int64_t{section.entry_count} * section.items_per_entry >= kItemsWorthGrouping;
   const bool stay_resident = many && runs.count < section.entry_count && see_similar_keys(entries);
   if (many && item_bytes > kResidentBytes) group_by_keys(entries);
@@ -141,11 +143,11 @@ void write_sections(std::span<const AttentionEntry> entries, const HeadShape& sh
   int section = 0;
   uint32_t items = 0;
   for (const AttentionEntry& leader : entries) {
-    const int32_t split = leader.flags & AttentionEntry::kSplitMask;
+    const RowSplit split = row_split_of(leader.flags);
     if (std::exchange(done[static_cast<size_t>(split)], true)) continue;
-    AttentionEntry* end = std::copy_if(
-        entries.begin(), entries.end(), list + first,
-        [split](const AttentionEntry& entry) { return (entry.flags & AttentionEntry::kSplitMask) == split; });
+    AttentionEntry* end =
+        std::copy_if(entries.begin(), entries.end(), list + first,
+                     [split](const AttentionEntry& entry) { return row_split_of(entry.flags) == split; });
     const std::span<AttentionEntry> written(list + first, end);
     record.sections[section] = make_section(written, first, shape);
     items += static_cast<uint32_t>(record.sections[section].entry_count) *
@@ -184,19 +186,14 @@ void write_gather_spans(const Plan& plan, GatherSpan* out) {
 
 int64_t write_metadata(const Plan& plan, std::byte* out) {
   const auto passes = static_cast<int64_t>(plan.passes.size());
-  const int64_t entries_offset = entries_offset_bytes(passes);
+  const int64_t max_kv_splits = plan.workspace.max_kv_splits;
+  const int64_t entries_offset = entries_offset_bytes(passes, max_kv_splits);
   auto* entries = reinterpret_cast<AttentionEntry*>(out + entries_offset);
-
-  MetadataHeader header;
-  header.spans_offset_bytes =
-      entries_offset + static_cast<int64_t>(plan.tiles.size() * sizeof(AttentionEntry));
-  header.blocks_offset_bytes =
-      header.spans_offset_bytes + static_cast<int64_t>(plan.spans.size() * sizeof(GatherSpan));
-  header.block_size = plan.block_size;
-  std::memcpy(out, &header, sizeof(header));
+  std::memset(out + pass_record_offset_bytes(passes), 0, static_cast<size_t>(arrivals_bytes(max_kv_splits)));
 
   const HeadShape shape{plan.dims.num_heads, plan.dims.expanded_head_dim() * kElementBytes};
   std::vector<AttentionEntry> pass_entries;
+  int32_t entry_count = 0;
   for (int64_t p = 0; p < passes; ++p) {
     const Pass& pass = plan.passes[static_cast<size_t>(p)];
     pass_entries.clear();
@@ -205,12 +202,21 @@ int64_t write_metadata(const Plan& plan, std::byte* out) {
       pass_entries.push_back(make_entry(attention_span(plan, plan.spans[static_cast<size_t>(tile.span)]),
                                         tile.query_begin, tile.query_rows));
     }
+    split_keys(pass_entries, shape.num_heads, max_kv_splits);
     PassRecord record;
     record.span_begin = static_cast<int32_t>(pass.span_begin);
     record.span_count = static_cast<int32_t>(pass.span_end - pass.span_begin);
-    write_sections(pass_entries, shape, static_cast<int32_t>(pass.tile_begin), entries, record);
+    write_sections(pass_entries, shape, entry_count, entries, record);
+    entry_count += static_cast<int32_t>(pass_entries.size());
     std::memcpy(out + pass_record_offset_bytes(p), &record, sizeof(record));
   }
+
+  MetadataHeader header;
+  header.spans_offset_bytes = entries_offset + entry_count * static_cast<int64_t>(sizeof(AttentionEntry));
+  header.blocks_offset_bytes =
+      header.spans_offset_bytes + static_cast<int64_t>(plan.spans.size() * sizeof(GatherSpan));
+  header.block_size = plan.block_size;
+  std::memcpy(out, &header, sizeof(header));
   write_gather_spans(plan, reinterpret_cast<GatherSpan*>(out + header.spans_offset_bytes));
   if (!plan.blocks.empty()) {
     std::memcpy(out + header.blocks_offset_bytes, plan.blocks.data(), plan.blocks.size() * sizeof(int32_t));
@@ -218,13 +224,26 @@ int64_t write_metadata(const Plan& plan, std::byte* out) {
   return header.blocks_offset_bytes + static_cast<int64_t>(plan.blocks.size() * sizeof(int32_t));
 }
 
-int64_t call_metadata_bound_bytes(const AttentionArgs& args) {
+CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits) {
   MetadataCounts counts{.passes = 1};
-  for (const AttentionSpan& span : args.spans) counts.tiles += ceil_div(span.q_len, kMaxEntryRows);
-  return metadata_size_bytes(counts);
+  bool splits = false;
+  for (const AttentionSpan& span : args.spans) {
+    counts.tiles += ceil_div(span.q_len, kMaxEntryRows);
+    const int64_t visible = std::min(span.k_len, span.causal_offset + span.q_len);
+    splits |= span.q_len > 0 && may_split_keys(ceil_div(visible, kKeyTileTokens));
+  }
+  CallLayout layout{.metadata_bytes = metadata_size_bytes(counts)};
+  if (splits && !args.invariant) {
+    layout.metadata_bytes = std::max(layout.metadata_bytes, round_up(kSmallMetadataBytes, 256));
+    layout.max_kv_splits = most_kv_splits;
+  }
+  layout.total_bytes = layout.metadata_bytes + layout.max_kv_splits * kMaxEntryRows *
+                                                   partial_row_words(args.v.shape[2]) *
+                                                   static_cast<int64_t>(sizeof(float));
+  return layout;
 }
 
-int64_t write_call_metadata(const AttentionArgs& args, std::byte* out) {
+std::vector<AttentionEntry> call_entries(const AttentionArgs& args, int64_t max_kv_splits) {
   std::vector<AttentionEntry> entries;
   for (const AttentionSpan& span : args.spans) {
     for (int64_t begin = 0; begin < span.q_len; begin += kMaxEntryRows) {
@@ -234,14 +253,26 @@ int64_t write_call_metadata(const AttentionArgs& args, std::byte* out) {
   std::stable_sort(entries.begin(), entries.end(), [](const AttentionEntry& a, const AttentionEntry& b) {
     return visible_keys(a) > visible_keys(b);
   });
+  std::vector<AttentionEntry> split = entries;
+  split_keys(split, static_cast<int32_t>(args.q.shape[1]), max_kv_splits);
+  return call_metadata_bytes(split, max_kv_splits) <= kSmallMetadataBytes ? split : entries;
+}
+
+int64_t call_metadata_bytes(std::span<const AttentionEntry> entries, int64_t max_kv_splits) {
+  return entries_offset_bytes(1, max_kv_splits) + static_cast<int64_t>(entries.size_bytes());
+}
+
+void write_call_metadata(const AttentionArgs& args, std::span<const AttentionEntry> entries,
+                         int64_t max_kv_splits, std::byte* out) {
   const MetadataHeader header;
   std::memcpy(out, &header, sizeof(header));
+  std::memset(out + pass_record_offset_bytes(1), 0, static_cast<size_t>(arrivals_bytes(max_kv_splits)));
   PassRecord record;
   const HeadShape shape{static_cast<int32_t>(args.q.shape[1]),
                         (args.k.shape[2] + args.v.shape[2]) * kElementBytes};
-  write_sections(entries, shape, 0, reinterpret_cast<AttentionEntry*>(out + entries_offset_bytes(1)), record);
+  write_sections(entries, shape, 0,
+                 reinterpret_cast<AttentionEntry*>(out + entries_offset_bytes(1, max_kv_splits)), record);
   std::memcpy(out + pass_record_offset_bytes(0), &record, sizeof(record));
-  return entries_offset_bytes(1) + static_cast<int64_t>(entries.size() * sizeof(AttentionEntry));
 }
 
 }  // namespace mlaprefill::sm90

@@ -1,13 +1,16 @@
 // The device form of a plan: everything the kernels of one forward pass read besides the tensors.
 //
-//   Header | PassRecord x passes | AttentionEntry x tiles | GatherSpan x spans | int32 block ids
+//   Header | PassRecord x passes | arrivals | AttentionEntry x tiles and splits | GatherSpan x spans | int32
+//   block ids
 //
-// Where the records of a pass lie depends on the number of passes alone, and the kernels find the rest
-// through them, so one captured graph serves every plan with the same number of passes.
+// Where the records of a pass and the entries lie depends on the number of passes and the most splits alone,
+// and the kernels find the rest through them, so one captured graph serves every plan of the same bounds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "backend/sm90/attention_params.h"
 #include "mlaprefill/backend.h"
@@ -15,6 +18,8 @@
 #include "plan/metadata_size.h"
 
 namespace mlaprefill::sm90 {
+
+inline constexpr int32_t kKeyTileTokens = 128;  ///< a multiple of every instance's key tile
 
 struct MetadataHeader {
   int64_t spans_offset_bytes = 0;
@@ -43,20 +48,36 @@ struct GatherSpan {
 
 static_assert(sizeof(MetadataHeader) <= kMetadataHeaderBytes);
 static_assert(sizeof(PassRecord) <= kMetadataPassBytes);
-static_assert(sizeof(AttentionEntry) <= kMetadataTileBytes);
+static_assert(sizeof(AttentionEntry) + arrivals_bytes(1) <= kMetadataTileBytes);  // for every split
 static_assert(sizeof(GatherSpan) <= kMetadataSpanBytes);
 
 constexpr int64_t pass_record_offset_bytes(int64_t pass) {
   return kMetadataHeaderBytes + pass * kMetadataPassBytes;
 }
-constexpr int64_t entries_offset_bytes(int64_t passes) { return pass_record_offset_bytes(passes); }
+constexpr int64_t entries_offset_bytes(int64_t passes, int64_t max_kv_splits) {
+  return pass_record_offset_bytes(passes) + arrivals_bytes(max_kv_splits);
+}
 
 /// Writes the plan's metadata and returns how many bytes of it there are, at most
 /// plan.workspace.metadata_bytes.
 int64_t write_metadata(const Plan& plan, std::byte* out);
 
-/// Metadata of one attention call without a plan: a header, one pass record and the entries.
-int64_t call_metadata_bound_bytes(const AttentionArgs& args);
-int64_t write_call_metadata(const AttentionArgs& args, std::byte* out);
+/// The workspace of an attention call without a plan: metadata, then the partial results of splits.
+struct CallLayout {
+  int64_t metadata_bytes = 0;
+  int64_t max_kv_splits = 0;
+  int64_t total_bytes = 0;
+};
+
+/// Follows from the tensors' shapes and the spans alone.
+CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits);
+
+/// The entries of such a call. Keys are split only if the metadata stays small enough for kernel parameters.
+std::vector<AttentionEntry> call_entries(const AttentionArgs& args, int64_t max_kv_splits);
+
+/// Its metadata: a header, one pass record and the entries.
+int64_t call_metadata_bytes(std::span<const AttentionEntry> entries, int64_t max_kv_splits);
+void write_call_metadata(const AttentionArgs& args, std::span<const AttentionEntry> entries,
+                         int64_t max_kv_splits, std::byte* out);
 
 }  // namespace mlaprefill::sm90

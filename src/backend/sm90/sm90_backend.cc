@@ -16,12 +16,11 @@
 #include "backend/sm90/small_metadata.h"
 #include "backend/sm90/staging_ring.h"
 #include "core/error.h"
+#include "plan/kv_splits.h"
 
 namespace mlaprefill {
 namespace sm90 {
 namespace {
-
-constexpr int32_t kKeyTileTokens = 128;  ///< a multiple of every instance's key tile
 
 cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
@@ -130,7 +129,7 @@ class Sm90Backend final : public Backend {
   Status upload(const Plan& plan, Workspace workspace, Stream stream) const override;
   Status attention(const AttentionArgs& args, Stream stream) const override;
   int64_t attention_workspace_bytes(const AttentionArgs& args) const override {
-    return call_metadata_bound_bytes(args);
+    return lay_out_call(args, most_kv_splits(device_properties())).total_bytes;
   }
   Status merge(const MergeArgs& args, Stream stream) const override;
   Status append(const AppendArgs& args, Stream stream) const override;
@@ -148,9 +147,9 @@ class Sm90Backend final : public Backend {
 
   Status planned_attention(const AttentionArgs& args, Stream stream) const;
   /// Enqueues the transfer of an unplanned call's schedule to its workspace.
-  Status upload_call(const AttentionArgs& args, int64_t bound_bytes, Stream stream) const;
+  Status upload_call(const AttentionArgs& args, int64_t max_kv_splits, Stream stream) const;
   Status check_uploaded(const Plan& plan, const Workspace& workspace) const;
-  Status enqueue(const AttentionArgs& args, void* metadata, int64_t passes, Stream stream) const;
+  Status enqueue(const AttentionArgs& args, const DeviceSchedule& schedule, Stream stream) const;
 
   int32_t device_;
   CudaMemory memory_;
@@ -247,19 +246,27 @@ Status Sm90Backend::attention(const AttentionArgs& args, Stream stream) const {
     }
   }
   if (!has_work) return {};
-  const int64_t needed_bytes = call_metadata_bound_bytes(args);
-  MLAPREFILL_RETURN_IF_ERROR(check_size(args.workspace, needed_bytes));
+  const CallLayout layout = lay_out_call(args, most_kv_splits(device_properties()));
+  MLAPREFILL_RETURN_IF_ERROR(check_size(args.workspace, layout.total_bytes));
   const DeviceGuard guard(device_);
-  MLAPREFILL_RETURN_IF_ERROR(upload_call(args, needed_bytes, stream));
+  MLAPREFILL_RETURN_IF_ERROR(upload_call(args, layout.max_kv_splits, stream));
   AttentionArgs call = args;
   call.pass = 0;
-  return enqueue(call, args.workspace.data, 1, stream);
+  auto* base = static_cast<std::byte*>(args.workspace.data);
+  return enqueue(call,
+                 {.metadata = base,
+                  .passes = 1,
+                  .max_kv_splits = layout.max_kv_splits,
+                  .partials = base + layout.metadata_bytes},
+                 stream);
 }
 
-Status Sm90Backend::upload_call(const AttentionArgs& args, int64_t bound_bytes, Stream stream) const {
-  if (bound_bytes <= kSmallMetadataBytes) {
+Status Sm90Backend::upload_call(const AttentionArgs& args, int64_t max_kv_splits, Stream stream) const {
+  const std::vector<AttentionEntry> entries = call_entries(args, max_kv_splits);
+  const int64_t size_bytes = call_metadata_bytes(entries, max_kv_splits);
+  if (size_bytes <= kSmallMetadataBytes) {
     SmallMetadata metadata;
-    const int64_t size_bytes = write_call_metadata(args, metadata.bytes.data());
+    write_call_metadata(args, entries, max_kv_splits, metadata.bytes.data());
     return cuda_status(store_small_metadata(metadata, size_bytes, args.workspace.data, cuda_stream(stream)),
                        "metadata");
   }
@@ -267,12 +274,12 @@ Status Sm90Backend::upload_call(const AttentionArgs& args, int64_t bound_bytes, 
   if (!capturing.ok()) return capturing.status();
   if (capturing.value()) {
     return error(StatusCode::kUnsupported,
-                 "attention: must have a plan or at most {} bytes of workspace inside a capture, got {}",
-                 kSmallMetadataBytes, bound_bytes);
+                 "attention: must have a plan or a schedule of at most {} bytes inside a capture, got {}",
+                 kSmallMetadataBytes, size_bytes);
   }
-  auto lease = ring_->acquire(bound_bytes);
+  auto lease = ring_->acquire(size_bytes);
   if (!lease.ok()) return lease.status();
-  const int64_t size_bytes = write_call_metadata(args, lease->data());
+  write_call_metadata(args, entries, max_kv_splits, lease->data());
   return lease->copy_to(args.workspace.data, size_bytes, cuda_stream(stream));
 }
 
@@ -289,12 +296,18 @@ Status Sm90Backend::planned_attention(const AttentionArgs& args, Stream stream) 
   const Pass& pass = plan.passes[static_cast<size_t>(args.pass)];
   if (pass.tile_begin == pass.tile_end && !plan.options.bounds.has_value()) return {};
   const DeviceGuard guard(device_);
-  return enqueue(args, metadata_of(plan, args.workspace), passes, stream);
+  auto* base = static_cast<std::byte*>(args.workspace.data);
+  return enqueue(args,
+                 {.metadata = metadata_of(plan, args.workspace),
+                  .passes = passes,
+                  .max_kv_splits = plan.workspace.max_kv_splits,
+                  .partials = base + plan.workspace.partials_offset_bytes},
+                 stream);
 }
 
-Status Sm90Backend::enqueue(const AttentionArgs& args, void* metadata, int64_t passes, Stream stream) const {
+Status Sm90Backend::enqueue(const AttentionArgs& args, const DeviceSchedule& schedule, Stream stream) const {
   AttentionCall call;
-  MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, encoder_, metadata, passes, call));
+  MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, encoder_, schedule, call));
   return cuda_status(
       launch_attention(call.dims, call.element, call.params, processors_ / 2, cuda_stream(stream)),
       "attention");

@@ -6,26 +6,34 @@
 #include "backend/sm90/cuda_status.h"
 #include "backend/sm90/metadata.h"
 #include "core/error.h"
+#include "plan/kv_splits.h"
 
 namespace mlaprefill::sm90 {
 
 Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const AttentionArgs& args) {
   MLAPREFILL_RETURN_IF_ERROR(validate(args));
-  std::vector<std::byte> metadata(static_cast<size_t>(call_metadata_bound_bytes(args)));
-  const auto size_bytes = static_cast<size_t>(write_call_metadata(args, metadata.data()));
-  MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
-  std::unique_ptr<AttentionRunner> runner(new AttentionRunner);
-  MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaMalloc(&runner->metadata_, size_bytes), "metadata"));
-  MLAPREFILL_RETURN_IF_ERROR(cuda_status(
-      cudaMemcpy(runner->metadata_, metadata.data(), size_bytes, cudaMemcpyHostToDevice), "metadata"));
-  MLAPREFILL_RETURN_IF_ERROR(
-      make_attention_call(args, find_tensor_map_encoder(), runner->metadata_, 1, runner->call_));
   int device = 0;
   int processors = 0;
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "device"));
   MLAPREFILL_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "device"));
+  std::unique_ptr<AttentionRunner> runner(new AttentionRunner);
   runner->max_clusters_ = processors / 2;
+
+  const CallLayout layout = lay_out_call(args, most_kv_splits({.num_processors = processors}));
+  const std::vector<AttentionEntry> entries = call_entries(args, layout.max_kv_splits);
+  std::vector<std::byte> metadata(static_cast<size_t>(call_metadata_bytes(entries, layout.max_kv_splits)));
+  write_call_metadata(args, entries, layout.max_kv_splits, metadata.data());
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
+  MLAPREFILL_RETURN_IF_ERROR(
+      cuda_status(cudaMalloc(&runner->workspace_, static_cast<size_t>(layout.total_bytes)), "workspace"));
+  MLAPREFILL_RETURN_IF_ERROR(cuda_status(
+      cudaMemcpy(runner->workspace_, metadata.data(), metadata.size(), cudaMemcpyHostToDevice), "metadata"));
+  const DeviceSchedule schedule{
+      .metadata = runner->workspace_,
+      .max_kv_splits = layout.max_kv_splits,
+      .partials = static_cast<std::byte*>(runner->workspace_) + layout.metadata_bytes};
+  MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, find_tensor_map_encoder(), schedule, runner->call_));
   return runner;
 }
 

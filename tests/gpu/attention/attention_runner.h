@@ -14,7 +14,7 @@ class AttentionRunner {
  public:
   /// `args` has neither plan nor workspace: the runner owns the schedule of its spans.
   static Result<std::unique_ptr<AttentionRunner>> create(const AttentionArgs& args);
-  ~AttentionRunner() { cudaFree(metadata_); }
+  ~AttentionRunner() { cudaFree(workspace_); }
   AttentionRunner(const AttentionRunner&) = delete;
   AttentionRunner& operator=(const AttentionRunner&) = delete;
 
@@ -24,7 +24,7 @@ class AttentionRunner {
   AttentionRunner() = default;
 
   AttentionCall call_;
-  void* metadata_ = nullptr;
+  void* workspace_ = nullptr;
   int32_t max_clusters_ = 0;
 };
 

@@ -1,0 +1,196 @@
+#include "backend/sm90/kv_splits.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
+
+#include "backend/sm90/metadata.h"
+#include "core/checked.h"
+#include "plan/kv_splits.h"
+
+namespace mlaprefill::sm90 {
+namespace {
+
+/// Times in tenths of that of a key tile: of an item besides its tiles, of writing a split's partials, and of
+/// reading those of one split when they are merged.
+constexpr int64_t kTileTime = 10;
+constexpr int64_t kItemTime = 23;
+constexpr int64_t kStoreTime = 8;
+constexpr int64_t kMergeTime = 4;
+/// Items that are placed on clusters one by one; cheaper ones, if there are more, fill what is left.
+constexpr int64_t kPlacedItems = 4 * kClusters;
+
+/// An entry's part in a launch.
+struct Work {
+  int64_t tiles = 0;
+  int64_t items = 0;
+};
+
+/// A way to split: the first `whole` entries not at all, the others into splits of at most `tiles` tiles.
+struct Cut {
+  size_t whole = 0;
+  int64_t tiles = 0;
+
+  int64_t splits_of(size_t entry, const Work& work) const {
+    return entry < whole ? 1 : std::max<int64_t>(1, ceil_div(work.tiles, tiles));
+  }
+};
+
+/// Items of equal time.
+struct Batch {
+  int64_t time = 0;
+  int64_t items = 0;
+  int64_t merge_time = 0;
+};
+
+int64_t splits_in(std::span<const Work> work, const Cut& cut) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < work.size(); ++i) {
+    const int64_t splits = cut.splits_of(i, work[i]);
+    if (splits > 1) sum += splits * work[i].items;
+  }
+  return sum;
+}
+
+/// When each cluster is free: a heap, the earliest first.
+class Clusters {
+ public:
+  /// Gives the first cluster that is free something to do and returns when it will be free again.
+  int64_t occupy(int64_t time) {
+    const int64_t end = busy_until_[0] + time;
+    size_t at = 0;
+    for (size_t child = 1; child < busy_until_.size(); child = 2 * at + 1) {
+      if (child + 1 < busy_until_.size() && busy_until_[child + 1] < busy_until_[child]) ++child;
+      if (busy_until_[child] >= end) break;
+      busy_until_[at] = busy_until_[child];
+      at = child;
+    }
+    busy_until_[at] = end;
+    return end;
+  }
+
+ private:
+  std::array<int64_t, kClusters> busy_until_{};
+};
+
+/// Time after which the last of batches ends when clusters take their items one after the other.
+int64_t time_to_run(std::span<const Batch> batches) {
+  Clusters clusters;
+  int64_t end = 0;
+  for (const Batch& batch : batches) {
+    for (int64_t i = 0; i < batch.items; ++i)
+      end = std::max(end, clusters.occupy(batch.time) + batch.merge_time);
+  }
+  return end;
+}
+
+/// Estimated time of a launch; at least `limit` where it is not below that.
+int64_t time_of(std::span<const Work> work, const Cut& cut, int64_t limit) {
+  std::vector<Batch> placed;
+  int64_t total = 0;
+  int64_t items = 0;
+  for (size_t i = 0; i < work.size(); ++i) {
+    const int64_t splits = cut.splits_of(i, work[i]);
+    Batch batch{.time = ceil_div(work[i].tiles, splits) * kTileTime + kItemTime,
+                .items = splits * work[i].items};
+    if (splits > 1) {
+      batch.time += kStoreTime;
+      batch.merge_time = splits * kMergeTime;
+    }
+    total += batch.time * batch.items;
+    if (items < kPlacedItems) placed.push_back(batch);
+    items += batch.items;
+  }
+  const int64_t shared_time = ceil_div(total, kClusters);
+  if (shared_time >= limit) return limit;
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const Batch& a, const Batch& b) { return a.time > b.time; });
+  return std::max(time_to_run(placed), shared_time);
+}
+
+/// The best way found; whole entries unless another takes a tenth less time.
+Cut choose_cut(std::span<const Work> work, int64_t max_splits) {
+  constexpr size_t kWholeWaves = 3;  // 0, 1 or 2 items a cluster before any splits
+  const Cut all_whole{.whole = work.size()};
+  const int64_t longest = work.empty() ? 0 : work[0].tiles;
+  if (max_splits == 0 || !may_split_keys(longest)) return all_whole;
+  Cut best = all_whole;
+  int64_t best_time = time_of(work, all_whole, std::numeric_limits<int64_t>::max()) * 9 / 10;
+  int64_t total = 0;
+  for (const Work& one : work) total += one.items * (one.tiles * kTileTime + kItemTime);
+  const int64_t good_time = total / kClusters * 21 / 20;
+  Cut cut;
+  int64_t whole_items = 0;
+  for (size_t wave = 0; wave < kWholeWaves; ++wave) {
+    while (cut.whole < work.size() &&
+           whole_items + work[cut.whole].items <= static_cast<int64_t>(wave) * kClusters) {
+      whole_items += work[cut.whole++].items;
+    }
+    if (cut.whole == work.size()) break;
+    for (int64_t splits = 2; splits <= kMaxKvSplits && longest >= splits * kMinSplitKeyTiles; ++splits) {
+      if (best_time <= good_time) return best;
+      cut.tiles = ceil_div(longest, splits);
+      if (splits_in(work, cut) > max_splits) break;
+      const int64_t time = time_of(work, cut, best_time);
+      if (time >= best_time) continue;
+      best = cut;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+/// Split `split` of `splits` of an entry that has `tiles` tiles.
+AttentionEntry split_of(const AttentionEntry& entry, int64_t tiles, int64_t split, int64_t splits) {
+  const auto begin = static_cast<int32_t>(split * tiles / splits * kKeyTileTokens);
+  const bool last = split == splits - 1;
+  const auto end = last ? entry.kv_len : static_cast<int32_t>((split + 1) * tiles / splits * kKeyTileTokens);
+  AttentionEntry part = entry;
+  part.kv_row += begin;
+  part.kv_len = end - begin;
+  if (entry.causal_offset != AttentionEntry::kNotCausal) part.causal_offset -= begin;
+  if (split > 0) part.flags &= ~AttentionEntry::kResume;
+  part.flags |= static_cast<int32_t>(split) << AttentionEntry::kKvSplitShift |
+                static_cast<int32_t>(splits) << AttentionEntry::kKvSplitsShift;
+  return part;
+}
+
+}  // namespace
+
+int32_t items_per_entry(const AttentionEntry& entry, int32_t num_heads) {
+  return static_cast<int32_t>(ceil_div(num_heads, heads_per_item(row_split_of(entry.flags))));
+}
+
+int64_t visible_keys(const AttentionEntry& entry) {
+  return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
+}
+
+void split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int64_t max_splits) {
+  std::vector<Work> work;
+  for (const AttentionEntry& entry : entries) {
+    work.push_back({ceil_div(visible_keys(entry), kKeyTileTokens), items_per_entry(entry, num_heads)});
+  }
+  const Cut cut = choose_cut(work, std::min<int64_t>(max_splits, kMostKvSplits));
+  if (cut.whole == work.size()) return;
+  std::vector<AttentionEntry> split;
+  int64_t partials = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const int64_t splits = cut.splits_of(i, work[i]);
+    if (splits == 1) {
+      split.push_back(entries[i]);
+      continue;
+    }
+    for (int64_t s = 0; s < splits; ++s) {
+      split.push_back(split_of(entries[i], work[i].tiles, s, splits));
+      split.back().flags |= static_cast<int32_t>(partials) << AttentionEntry::kPartialShift;
+    }
+    partials += splits * work[i].items;
+  }
+  std::stable_sort(split.begin(), split.end(), [](const AttentionEntry& a, const AttentionEntry& b) {
+    return visible_keys(a) > visible_keys(b);
+  });
+  entries = std::move(split);
+}
+
+}  // namespace mlaprefill::sm90

@@ -1,0 +1,129 @@
+// Keys of one request split between clusters: few items, long keys. Needs an H100 or H200.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "backend/sm90/metadata.h"
+#include "gpu/attention/attention_batch.cuh"
+
+namespace mlaprefill::sm90 {
+namespace {
+
+/// Entries of a call whose keys are split.
+int64_t split_entries(const AttentionArgs& args, const std::vector<AttentionSpan>& spans) {
+  AttentionArgs call = args;
+  call.spans = spans;
+  const auto entries = call_entries(call, lay_out_call(call, 198).max_kv_splits);
+  return std::count_if(entries.begin(), entries.end(),
+                       [](const AttentionEntry& entry) { return kv_splits_of(entry.flags) > 0; });
+}
+
+template <class Scalar>
+void check_splits(const Shape& shape, const std::vector<AttentionSpan>& spans) {
+  Batch<Scalar> batch(shape, spans);
+  EXPECT_GT(split_entries(batch.args(), spans), 0);
+  batch.poison_results();
+  batch.run(spans);
+  batch.check();
+}
+
+/// One, two and four heads an item, with rows and heads that leave blocks of an item empty.
+TEST(AttentionSplits, AgainstFp64) {
+  for (const bool causal : {true, false}) {
+    for (const int64_t rows : {1, 64, 65, 100, 129, 200, 256, 700}) {
+      check_splits<__nv_bfloat16>({}, place({{rows, 5100}}, causal));
+    }
+    for (const int32_t heads : {1, 2, 5, 16}) {
+      check_splits<__nv_bfloat16>({.heads = heads, .kv_heads = heads},
+                                  place({{100, 4000}, {0, 10}, {30, 5001}, {64, 64}}, causal));
+    }
+    check_splits<__half>({}, place({{100, 4000}, {0, 10}, {300, 5001}, {64, 64}}, causal));
+    check_splits<__nv_bfloat16>({.dims = KernelDims::k256x256, .scale = 0.0625f},
+                                place({{100, 4000}, {0, 10}, {300, 5001}, {64, 64}}, causal));
+    check_splits<__nv_bfloat16>({.heads = 10, .kv_heads = 2, .plain_k = true}, place({{130, 5000}}, causal));
+  }
+}
+
+/// Rows of a causal entry that see nothing of its later splits; keys whose maxima lie in any of them.
+TEST(AttentionSplits, LateAndUnseenKeys) {
+  check_splits<__nv_bfloat16>({.scale = 1.5f}, place({{256, 5100}, {2048, 2048}}, true));
+  Batch<__nv_bfloat16> batch({}, place({{70, 5000}}, true));
+  batch.set_queries(1.0f);
+  for (int64_t key = 0; key < 5000; ++key) {
+    batch.set_key(batch.spans()[0].k_row + key, -16.0f + static_cast<float>(key % 1000) / 64);
+  }
+  batch.poison_results();
+  batch.run(batch.spans());
+  batch.check();
+}
+
+TEST(AttentionSplits, Float32Output) {
+  Batch<__nv_bfloat16> batch({}, place({{130, 5000}}, true));
+  batch.args().out.dtype = DType::kF32;
+  batch.poison_results();
+  batch.run(batch.spans());
+  batch.check();
+}
+
+/// The carried state enters by the first split and leaves with the last one to finish.
+TEST(AttentionSplits, CarriedState) {
+  const AttentionSpan whole = place({{130, 5100}}, true)[0];
+  Batch<__nv_bfloat16> batch({}, {whole});
+  batch.poison_results();
+  constexpr int64_t kCut = 2500;
+  AttentionSpan first = whole;
+  first.k_len = kCut;
+  first.store_state = true;
+  AttentionSpan second = whole;
+  second.k_row += kCut;
+  second.k_len -= kCut;
+  second.causal_offset -= kCut;
+  second.resume = true;
+  EXPECT_GT(split_entries(batch.args(), {first}), 0);
+  EXPECT_GT(split_entries(batch.args(), {second}), 0);
+  batch.run({first});
+  batch.run({second});
+  batch.check();
+}
+
+TEST(AttentionSplits, KeysThatAreNotFinite) {
+  const auto spans = place({{200, 5000}}, true);
+  for (const int64_t key : {4801, 4900, 4999}) {
+    Batch<__nv_bfloat16> batch({}, spans);
+    batch.poison_results();
+    batch.run(spans);
+    const auto clean = batch.out_bytes();
+    batch.set_key(spans[0].k_row + key, NAN);
+    batch.poison_results();
+    batch.run(spans);
+    const int64_t first = spans[0].q_row + key - 4800;
+    EXPECT_LE(batch.distance(clean, spans[0].q_row, first), 0.03);
+    for (int64_t row = first; row < spans[0].q_row + 200; row += 7) {
+      EXPECT_EQ(batch.distance(clean, row, row + 1), INFINITY) << "row " << row;
+    }
+  }
+}
+
+/// Whichever split finishes last, and again and again over the same counters.
+TEST(AttentionSplits, RepeatsAreBitwise) {
+  const auto spans = place({{100, 5100}, {30, 5000}, {300, 3000}}, true);
+  Batch<__nv_bfloat16> batch({.heads = 16, .kv_heads = 16}, spans);
+  EXPECT_GT(split_entries(batch.args(), spans), 0);
+  AttentionArgs args = batch.args();
+  args.spans = spans;
+  const auto runner = AttentionRunner::create(args);
+  ASSERT_TRUE(runner.ok()) << runner.status().message();
+  std::vector<uint8_t> out;
+  for (int i = 0; i < 50; ++i) {
+    batch.poison_results();
+    CUDA_OK(runner.value()->launch(nullptr));
+    CUDA_OK(cudaDeviceSynchronize());
+    if (i == 0) out = batch.out_bytes();
+    ASSERT_TRUE(batch.out_bytes() == out) << "repeat " << i;
+  }
+  batch.check();
+}
+
+}  // namespace
+}  // namespace mlaprefill::sm90
