@@ -8,7 +8,9 @@ from markdown import table
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results" / "gpu"
 OURS, GEMM, ENGINES, CUDNN = "mlaprefill", "cuBLAS 8192^3", "engine sequence", "cuDNN"
 FLASH = ("FA3, V strided", "FA3, V contiguous")
+OWN_SPLITS = tuple(f"{name}, own splits" for name in FLASH)
 HEADS = (128, 16)
+FEW_HEADS = (16, 8)
 CLOSE = 1.05
 
 
@@ -16,10 +18,10 @@ def load(name):
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def by_shape(results):
-    """(shape, [contenders for each of HEADS]) of every shape."""
+def by_shape(results, heads=HEADS):
+    """(shape, [contenders for each of the numbers of heads]) of every shape."""
     found = {(one["shape"], one["heads"]): one["contenders"] for one in results}
-    return [(shape, [found[shape, heads] for heads in HEADS]) for shape in dict.fromkeys(one["shape"] for one in results)]
+    return [(shape, [found[shape, n] for n in heads]) for shape in dict.fromkeys(one["shape"] for one in results)]
 
 
 def slower(contenders, *names):
@@ -65,6 +67,23 @@ def attention(kind):
     return "\n".join([provenance(report, results), table(header, rows), means])
 
 
+def attention_few():
+    report = load("peers_attention_few")
+    results = report["attention_few"]
+    rows = []
+    for shape, both in by_shape(results, FEW_HEADS):
+        row = [shape]
+        for contenders in both:
+            row += [f"{contenders[OURS]['ms'] * 1e3:.0f} us", f"{contenders[OURS]['tflops']:.0f}",
+                    f"{slower(contenders, *FLASH):.2f}", f"{slower(contenders, *OWN_SPLITS):.2f}"]
+        rows.append(row)
+    means = (f"Geometric means: FA3 {mean(ratios(results, *FLASH, heads=FEW_HEADS))}, with its own number of splits "
+             f"{mean(ratios(results, *OWN_SPLITS, heads=FEW_HEADS))}.\n")
+    columns = ("TFLOP/s", "FA3", "FA3, own splits")
+    header = ["new tokens of keys", *(cell for heads in FEW_HEADS for cell in (f"ours, {heads} heads", *columns))]
+    return "\n".join([provenance(report, results), table(header, rows), means])
+
+
 def layer():
     report = load("peers_layer")
     results = report["layer"]
@@ -97,17 +116,22 @@ def summary():
     """The README's sentence."""
     flash = ratios(load("peers_attention")["attention"], *FLASH)
     engines = ratios(load("peers_layer")["layer"], ENGINES)
-    spread = [f"{min(values):.2f} to {max(values):.2f}" for values in (flash, engines)]
+    few = ratios(load("peers_attention_few")["attention_few"], *OWN_SPLITS, heads=FEW_HEADS)
+    spread = [f"{min(values):.2f} to {max(values):.2f}" for values in (flash, engines, few)]
     return ("On one H200, bf16, dims (192, 128), in geometric means: attention is "
             f"{mean(flash)} times as fast as\nFlashAttention-3 ({len(flash)} cases, {spread[0]}), the whole layer "
             f"{mean(engines)} times as fast as the sequence\nserving engines run with it ({len(engines)} cases, "
-            f"{spread[1]}).\n")
+            f"{spread[1]}). A few new tokens over a long context, 16 and 8 heads:\n{mean(few)} times as fast as "
+            f"FlashAttention-3 that chooses its own number of splits ({len(few)} cases, {spread[2]}), "
+            f"{mean(ratios(load('peers_attention_few')['attention_few'], *FLASH, heads=FEW_HEADS))} times\nas it is "
+            f"called by default.\n")
 
 
 def parts():
     """Mark to text."""
     return {"gpu-tables: attention": attention("attention"),
             "gpu-tables: attention, wide heads": attention("attention_wide"),
+            "gpu-tables: attention, few items": attention_few(),
             "gpu-tables: layer": layer(),
             "gpu-tables: host times": host_times(),
             "gpu-tables: summary": summary()}

@@ -12,18 +12,17 @@ class AttentionCall : public DeviceTest {
  protected:
   static constexpr int64_t kHeads = 4;
   static constexpr int64_t kNew = 40;
-  static constexpr int64_t kKeys = 150;
 
-  void make_call(int64_t requests) {
+  void make_call(int64_t requests, int64_t keys) {
     placement_ = std::make_unique<verify::Placement>(*backend);
     rows_ = requests * kNew;
     verify::HostTensor q(DType::kBF16, {rows_, kHeads, 192});
-    verify::HostTensor k(DType::kBF16, {requests * kKeys, kHeads, 192});
-    verify::HostTensor v(DType::kBF16, {requests * kKeys, kHeads, 128});
+    verify::HostTensor k(DType::kBF16, {requests * keys, kHeads, 192});
+    verify::HostTensor v(DType::kBF16, {requests * keys, kHeads, 128});
     verify::Random random(3);
     for (verify::HostTensor* tensor : {&q, &k, &v}) verify::fill_random(*tensor, random);
     for (int64_t r = 0; r < requests; ++r) {
-      spans_.push_back({.q_row = r * kNew, .q_len = kNew, .k_row = r * kKeys, .k_len = kKeys});
+      spans_.push_back({.q_row = r * kNew, .q_len = kNew, .k_row = r * keys, .k_len = keys});
     }
     args_.q = placement_->put(q);
     args_.k = placement_->put(k);
@@ -49,6 +48,24 @@ class AttentionCall : public DeviceTest {
     return out;
   }
 
+  /// Captures the call and expects replays to bring their schedule along.
+  void expect_captured() {
+    const auto eager = output_of([&] { ASSERT_STATUS_OK(backend->attention(args_, stream_.handle())); });
+    ASSERT_EQ(cudaStreamBeginCapture(stream_.cuda(), cudaStreamCaptureModeGlobal), cudaSuccess);
+    const Status enqueued = backend->attention(args_, stream_.handle());
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream_.cuda(), &graph), cudaSuccess);
+    ASSERT_STATUS_OK(enqueued);
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    cudaMemset(args_.workspace.data, 0xFF, static_cast<size_t>(args_.workspace.size_bytes));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(output_of([&] { cudaGraphLaunch(executable, stream_.cuda()); }) == eager);
+    }
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  }
+
   Stream stream_;
   std::unique_ptr<verify::Placement> placement_;
   std::vector<AttentionSpan> spans_;
@@ -57,26 +74,19 @@ class AttentionCall : public DeviceTest {
 };
 
 TEST_F(AttentionCall, SmallOnesAreCaptured) {
-  make_call(8);
+  make_call(8, 150);
   ASSERT_LE(args_.workspace.size_bytes, kSmallMetadataBytes);
-  const auto eager = output_of([&] { ASSERT_STATUS_OK(backend->attention(args_, stream_.handle())); });
-  ASSERT_EQ(cudaStreamBeginCapture(stream_.cuda(), cudaStreamCaptureModeGlobal), cudaSuccess);
-  const Status enqueued = backend->attention(args_, stream_.handle());
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(stream_.cuda(), &graph), cudaSuccess);
-  ASSERT_STATUS_OK(enqueued);
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-  cudaMemset(args_.workspace.data, 0xFF, static_cast<size_t>(args_.workspace.size_bytes));
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(output_of([&] { cudaGraphLaunch(executable, stream_.cuda()); }) == eager);
-  }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
+  expect_captured();
+}
+
+TEST_F(AttentionCall, SplitKeysAreCaptured) {
+  make_call(2, 5000);
+  ASSERT_GT(args_.workspace.size_bytes, kSmallMetadataBytes);  // room for partial results
+  expect_captured();
 }
 
 TEST_F(AttentionCall, LargeOnesAreRefusedInACapture) {
-  make_call(200);
+  make_call(200, 150);
   ASSERT_GT(args_.workspace.size_bytes, kSmallMetadataBytes);
   ASSERT_EQ(cudaStreamBeginCapture(stream_.cuda(), cudaStreamCaptureModeGlobal), cudaSuccess);
   const Status refused = backend->attention(args_, stream_.handle());
@@ -84,7 +94,7 @@ TEST_F(AttentionCall, LargeOnesAreRefusedInACapture) {
   ASSERT_EQ(cudaStreamEndCapture(stream_.cuda(), &graph), cudaSuccess);
   cudaGraphDestroy(graph);
   EXPECT_EQ(text(refused),
-            "attention: must have a plan or at most 4032 bytes of workspace inside a capture, got 13312");
+            "attention: must have a plan or a schedule of at most 4032 bytes inside a capture, got 6912");
 }
 
 }  // namespace

@@ -112,6 +112,35 @@ TEST_F(LayerOnDevice, SmallLayerOverSeveralPasses) {
   expect_near_oracle(plan.value(), layer, layer.fetch(plan->num_query_rows, stream.cuda()), 50);
 }
 
+// Keys split between clusters, in one pass and in several that carry state; counters are zero again after
+// each.
+TEST_F(LayerOnDevice, FewTokensOverLongContexts) {
+  const MlaDims dims = deepseek_dims(16);
+  constexpr int32_t kBlocks = 1000;
+  const Batch batch({{40, 9000}, {0, 20}, {3, 6000}}, kBlockSize, kBlocks);
+  const Stream stream;
+  for (const int64_t workspace_tokens : {65536, 4096}) {
+    const auto plan = plan_of(*backend, dims, batch, {.workspace_tokens = workspace_tokens});
+    ASSERT_STATUS_OK(plan.status());
+    ASSERT_GT(plan->workspace.max_kv_splits, 0);
+    DeviceLayer layer(*backend, dims, batch.query_rows(), kBlockSize, kBlocks, plan->workspace.total_bytes);
+    ASSERT_STATUS_OK(layer.status());
+    ASSERT_STATUS_OK(backend->upload(plan.value(), layer.workspace(), stream.handle()));
+    std::optional<Bytes> first;
+    for (int i = 0; i < 10; ++i) {
+      layer.poison_outputs(stream.cuda());
+      ASSERT_STATUS_OK(layer.layer().run(plan.value(), layer.tensors(plan->num_query_rows), layer.workspace(),
+                                         LayerPath::kAuto, stream.handle()));
+      const Bytes bytes = layer.fetch(plan->num_query_rows, stream.cuda());
+      if (!first) {
+        first = bytes;
+        expect_near_oracle(plan.value(), layer, bytes, 20);
+      }
+      ASSERT_TRUE(bytes == *first) << "layer " << i << ", workspace of " << workspace_tokens << " tokens";
+    }
+  }
+}
+
 // One upload serves any number of layers: the counters are zero again after each.
 TEST_F(LayerOnDevice, ManyLayersAfterOneUpload) {
   const MlaDims dims = deepseek_dims(16);
