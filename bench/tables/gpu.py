@@ -122,7 +122,7 @@ def summary():
             f"{mean(flash)} times as fast as\nFlashAttention-3 ({len(flash)} cases, {spread[0]}), the whole layer "
             f"{mean(engines)} times as fast as the sequence\nserving engines run with it ({len(engines)} cases, "
             f"{spread[1]}). A few new tokens over a long context, 16 and 8 heads:\n{mean(few)} times as fast as "
-            f"FlashAttention-3 that chooses its own number of splits ({len(few)} cases, {spread[2]}), "
+            f"FlashAttention-3 with its own choice of splits ({len(few)} cases, {spread[2]}), "
             f"{mean(ratios(load('peers_attention_few')['attention_few'], *FLASH, heads=FEW_HEADS))} times\nas it is "
             f"called by default.\n")
 

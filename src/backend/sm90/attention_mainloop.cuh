@@ -221,7 +221,7 @@ __device__ __forceinline__ void consume(const AttentionParams& params, SharedSto
     if constexpr (Traits::kSharedQuerySteps > 0) free_queries(shared, warpgroup);
     finish_item<Traits>(params, shared, slot, cluster_rank(), warpgroup, out, rows);
   }
-  wait_stores();
+  wait_stores_read();
 }
 
 }  // namespace mlaprefill::sm90

@@ -175,13 +175,10 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, BoxPosition at
       : "memory");
 }
 
-/// Waits until the memory of this thread's stores may be written again.
+/// Waits until the memory of this thread's stores may be written again, or be gone.
 __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-
-/// Waits until this thread's stores have been made.
-__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /// L2 policies in the encoding of createpolicy.fractional with fraction 1.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000;
