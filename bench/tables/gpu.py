@@ -112,19 +112,21 @@ def host_times():
     return table(["", "first machine", "second machine", "wanted"], rows)
 
 
+def compared(values, contender):
+    return (f"{mean(values)} times as fast as {contender} ({len(values)} cases, {min(values):.2f} to "
+            f"{max(values):.2f})")
+
+
 def summary():
     """The README's sentence."""
-    flash = ratios(load("peers_attention")["attention"], *FLASH)
-    engines = ratios(load("peers_layer")["layer"], ENGINES)
-    few = ratios(load("peers_attention_few")["attention_few"], *OWN_SPLITS, heads=FEW_HEADS)
-    spread = [f"{min(values):.2f} to {max(values):.2f}" for values in (flash, engines, few)]
-    return ("On one H200, bf16, dims (192, 128), in geometric means: attention is "
-            f"{mean(flash)} times as fast as\nFlashAttention-3 ({len(flash)} cases, {spread[0]}), the whole layer "
-            f"{mean(engines)} times as fast as the sequence\nserving engines run with it ({len(engines)} cases, "
-            f"{spread[1]}). A few new tokens over a long context, 16 and 8 heads:\n{mean(few)} times as fast as "
-            f"FlashAttention-3 with its own choice of splits ({len(few)} cases, {spread[2]}), "
-            f"{mean(ratios(load('peers_attention_few')['attention_few'], *FLASH, heads=FEW_HEADS))} times\nas it is "
-            f"called by default.\n")
+    few = load("peers_attention_few")["attention_few"]
+    return ("On one H200, bf16, dims (192, 128), in geometric means: attention is\n"
+            f"{compared(ratios(load('peers_attention')['attention'], *FLASH), 'FlashAttention-3')}, the whole layer\n"
+            f"{compared(ratios(load('peers_layer')['layer'], ENGINES), 'the sequence serving engines run with it')}.\n"
+            "In batches too small or too uneven to fill the device, keys are divided between processors: "
+            "attention is then\n"
+            f"{compared(ratios(few, *OWN_SPLITS, heads=FEW_HEADS), 'FlashAttention-3 with `num_splits=0`')}, "
+            f"{mean(ratios(few, *FLASH, heads=FEW_HEADS))} times\nas it is by default.\n")
 
 
 def parts():

@@ -202,7 +202,8 @@ class Backend {
   virtual Status upload(const Plan& plan, Workspace workspace, Stream stream) const;
 
   virtual Status attention(const AttentionArgs& args, Stream stream) const = 0;
-  /// Workspace an attention call without a plan needs; 0 for host backends.
+  /// Workspace an attention call without a plan needs; 0 for host backends. Depends on the spans: on their
+  /// number, and where keys are long enough to be split there is room for partial results.
   virtual int64_t attention_workspace_bytes(const AttentionArgs& args) const;
   virtual Status merge(const MergeArgs& args, Stream stream) const = 0;
   virtual Status append(const AppendArgs& args, Stream stream) const = 0;

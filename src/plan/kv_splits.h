@@ -8,7 +8,7 @@
 
 namespace mlaprefill {
 
-/// A split of fewer keys costs more than it brings.
+/// Splits have at least this many.
 inline constexpr int32_t kMinSplitKeyTiles = 4;
 
 /// Whether a backend may split the keys of a tile.
@@ -19,7 +19,7 @@ constexpr int64_t most_kv_splits(const DeviceProperties& device) {
   return int64_t{device.num_processors} * 3 / 2;
 }
 
-/// Float32 words of one row of a split's partial result: the output, maximum and sum, as the backend likes.
+/// Float32 words of one row of a split's partial result: the output, and maximum and sum four times each.
 constexpr int64_t partial_row_words(int64_t v_head_dim) { return v_head_dim + 8; }
 
 }  // namespace mlaprefill

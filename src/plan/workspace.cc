@@ -71,9 +71,9 @@ bool carries_state(const Plan& plan) {
   });
 }
 
-bool may_split_keys(const Plan& plan) {
+bool any_keys_may_be_split(const Plan& plan) {
   return !plan.options.invariant && std::any_of(plan.tiles.begin(), plan.tiles.end(), [](const Tile& tile) {
-    return mlaprefill::may_split_keys(tile.key_tiles);
+    return may_split_keys(tile.key_tiles);
   });
 }
 
@@ -135,7 +135,7 @@ Result<WorkspaceLayout> lay_out_workspace(const Plan& plan) {
   extents.state_rows = carries_state(plan) ? plan.num_query_rows : 0;
   if (plan.device.query_tile_tokens > 0) {
     const auto count = [](const auto& records) { return static_cast<int64_t>(records.size()); };
-    if (may_split_keys(plan)) extents.kv_splits = most_kv_splits(plan.device);
+    if (any_keys_may_be_split(plan)) extents.kv_splits = most_kv_splits(plan.device);
     extents.metadata_bytes = metadata_bytes(count(plan.passes), count(plan.spans), count(plan.tiles),
                                             count(plan.blocks), extents.kv_splits);
   }

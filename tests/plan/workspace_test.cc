@@ -38,20 +38,24 @@ TEST(Workspace, RegionsAreDisjointAndAligned) {
   PlanOptions options = with_mode(PlanMode::kBridge, 33);
   options.working_dtype = DType::kF32;
   DeviceProperties device;
+  device.num_processors = 4;
   device.query_tile_tokens = 8;
+  device.key_tile_tokens = 4;
   const Plan plan = make(Batch({5, 3}, {60, 9}), options, device);
   const WorkspaceLayout& at = plan.workspace;
-  const int64_t sizes[] = {at.metadata_bytes, 33 * (64 + 16) * 4, 33 * 2 * (32 + 32) * 4,
-                           8 * 2 * 32 * 4,    2 * 8 * 4,          2 * 8 * 4};
+  const int64_t sizes[] = {at.metadata_bytes, 33 * (64 + 16) * 4, 33 * 2 * (32 + 32) * 4, 8 * 2 * 32 * 4,
+                           2 * 8 * 4,         2 * 8 * 4,          6 * 8 * (32 + 8) * 4};
   const int64_t offsets[] = {at.metadata_offset_bytes,  at.latent_offset_bytes,    at.expanded_offset_bytes,
-                             at.state_out_offset_bytes, at.state_max_offset_bytes, at.state_sum_offset_bytes};
+                             at.state_out_offset_bytes, at.state_max_offset_bytes, at.state_sum_offset_bytes,
+                             at.partials_offset_bytes};
   for (size_t i = 0; i < std::size(sizes); ++i) {
     EXPECT_EQ(offsets[i] % 256, 0);
     EXPECT_LE(offsets[i] + sizes[i], i + 1 < std::size(offsets) ? offsets[i + 1] : at.total_bytes);
   }
   const auto count = [](const auto& records) { return static_cast<int64_t>(records.size()); };
+  EXPECT_EQ(at.max_kv_splits, 6);
   EXPECT_EQ(at.metadata_bytes, metadata_size_bytes({count(plan.passes), count(plan.spans), count(plan.tiles),
-                                                    count(plan.blocks)}));
+                                                    count(plan.blocks), at.max_kv_splits}));
 }
 
 TEST(Workspace, LongKeysReserveRoomForPartialResults) {

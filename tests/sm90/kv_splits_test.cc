@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/sm90/metadata.h"
-#include "core/checked.h"
+#include "backend/sm90/small_metadata.h"
 #include "plan/kv_splits.h"
 
 namespace mlaprefill::sm90 {
@@ -53,9 +53,9 @@ std::vector<int32_t> splits_by_request(const std::vector<Request>& requests, int
   const auto spans = spans_of(requests, causal);
   std::vector<int32_t> found;
   for (const AttentionSpan& span : spans) {
-    for (const AttentionEntry& entry : call_entries(args_of(spans, heads), kMostSplits)) {
-      if (entry.q_row == span.q_row && kv_split_of(entry.flags) == 0)
-        found.push_back(kv_splits_of(entry.flags));
+    for (const AttentionEntry& entry : schedule_call(args_of(spans, heads), kMostSplits).entries) {
+      if (entry.q_row == span.q_row && kv_split_index_of(entry.flags) == 0)
+        found.push_back(num_kv_splits_of(entry.flags));
     }
   }
   return found;
@@ -91,16 +91,16 @@ TEST(Sm90KvSplits, NotInInvariantMode) {
   EXPECT_EQ(lay_out_call(args, kMostSplits).max_kv_splits, kMostSplits);
   args.invariant = true;
   EXPECT_EQ(lay_out_call(args, kMostSplits).max_kv_splits, 0);
-  EXPECT_EQ(call_entries(args, 0).size(), 1U);
+  EXPECT_EQ(schedule_call(args, 0).entries.size(), 1U);
 }
 
 TEST(Sm90KvSplits, TheStateEntersWithTheFirstSplitAlone) {
   auto spans = spans_of({{64, 100064}}, true);
   spans[0].resume = spans[0].store_state = true;
-  const auto entries = call_entries(args_of(spans, 16), kMostSplits);
+  const auto entries = schedule_call(args_of(spans, 16), kMostSplits).entries;
   ASSERT_GT(entries.size(), 1U);
   for (const AttentionEntry& entry : entries) {
-    EXPECT_EQ((entry.flags & AttentionEntry::kResume) != 0, kv_split_of(entry.flags) == 0);
+    EXPECT_EQ((entry.flags & AttentionEntry::kResume) != 0, kv_split_index_of(entry.flags) == 0);
     EXPECT_NE(entry.flags & AttentionEntry::kStoreState, 0);
   }
 }
@@ -123,8 +123,10 @@ TEST(Sm90KvSplits, EveryKeyIsSeenOnceAndPartialsAreApart) {
     const int64_t heads = std::array<int64_t, 6>{1, 3, 8, 16, 40, 128}[static_cast<size_t>(pick(0, 5))];
     const auto spans = spans_of(requests, round % 2 == 0);
     const AttentionArgs args = args_of(spans, heads);
-    const auto whole = call_entries(args, 0);
-    const auto entries = call_entries(args, kMostSplits);
+    const auto whole = schedule_call(args, 0).entries;
+    const CallSchedule schedule = schedule_call(args, kMostSplits);
+    const auto& entries = schedule.entries;
+    EXPECT_LE(schedule.size_bytes(), lay_out_call(args, kMostSplits).metadata_bytes);
     std::map<int32_t, std::vector<AttentionEntry>> by_row;
     for (const AttentionEntry& entry : entries) by_row[entry.q_row].push_back(entry);
     ASSERT_EQ(by_row.size(), whole.size());
@@ -133,7 +135,7 @@ TEST(Sm90KvSplits, EveryKeyIsSeenOnceAndPartialsAreApart) {
     for (const AttentionEntry& tile : whole) {
       auto& parts = by_row[tile.q_row];
       if (parts.size() == 1) {
-        EXPECT_EQ(kv_splits_of(parts[0].flags), 0);
+        EXPECT_EQ(num_kv_splits_of(parts[0].flags), 0);
         continue;
       }
       ++with_splits;
@@ -142,11 +144,11 @@ TEST(Sm90KvSplits, EveryKeyIsSeenOnceAndPartialsAreApart) {
       int32_t next = tile.kv_row;
       for (size_t i = 0; i < parts.size(); ++i) {
         const AttentionEntry& part = parts[i];
-        EXPECT_EQ(kv_split_of(part.flags), static_cast<int32_t>(i));
-        EXPECT_EQ(kv_splits_of(part.flags), static_cast<int32_t>(parts.size()));
+        EXPECT_EQ(kv_split_index_of(part.flags), static_cast<int32_t>(i));
+        EXPECT_EQ(num_kv_splits_of(part.flags), static_cast<int32_t>(parts.size()));
         EXPECT_EQ(part.kv_row, next);
         EXPECT_EQ((part.kv_row - tile.kv_row) % kKeyTileTokens, 0);
-        EXPECT_GT(visible_keys(part), 0);
+        EXPECT_GE(visible_keys(part), (kMinSplitKeyTiles - 1) * kKeyTileTokens + 1);
         if (tile.causal_offset != AttentionEntry::kNotCausal) {
           EXPECT_EQ(part.causal_offset + part.kv_row, tile.causal_offset + tile.kv_row);
         }
@@ -169,17 +171,26 @@ TEST(Sm90KvSplits, EveryKeyIsSeenOnceAndPartialsAreApart) {
   EXPECT_GT(with_splits, 100);
 }
 
-/// A schedule with splits travels as kernel parameters, so that it can be captured, or has none.
+/// Keys are not split if that alone would keep a call from being captured.
 TEST(Sm90KvSplits, SchedulesOfCallsStaySmall) {
-  for (const int64_t requests : {1, 20, 60}) {
-    const auto spans = spans_of(std::vector<Request>(static_cast<size_t>(requests), {200, 20000}), true);
-    const auto entries = call_entries(args_of(spans, 1), kMostSplits);
-    const bool split = entries.size() > static_cast<size_t>(requests);
-    EXPECT_EQ(split, requests < 60) << requests;
-    if (split) {
-      EXPECT_LE(call_metadata_bytes(entries, kMostSplits), 4032);
-    }
-  }
+  const auto spans = spans_of({{8128, 8128}, {64, 100064}}, true);
+  const CallSchedule whole = schedule_call(args_of(spans, 1), 0);
+  auto split = whole.entries;
+  split_keys(split, 1, kMostSplits);
+  ASSERT_GT(split.size(), whole.entries.size());
+  ASSERT_GT((CallSchedule{split, kMostSplits}.size_bytes()), kSmallMetadataBytes);
+  EXPECT_LE(schedule_call(args_of(spans, 1), kMostSplits).size_bytes(), kSmallMetadataBytes);
+
+  auto many = std::vector<Request>(120, {1, 1000});
+  many.push_back({64, 100064});
+  const auto large = spans_of(many, true);
+  ASSERT_GT(schedule_call(args_of(large, 1), 0).size_bytes(), kSmallMetadataBytes);
+  EXPECT_GT(schedule_call(args_of(large, 1), kMostSplits).entries.size(), many.size());
+}
+
+TEST(Sm90KvSplits, RoomForNoneWhereNoneAreMade) {
+  const auto spans = spans_of({{8192, 8192}}, true);
+  EXPECT_EQ(schedule_call(args_of(spans, 16), kMostSplits).max_kv_splits, 0);
 }
 
 }  // namespace

@@ -49,24 +49,43 @@ T read(const std::vector<std::byte>& bytes, int64_t offset) {
   return value;
 }
 
-/// Metadata of a call without a plan.
-std::vector<std::byte> call_metadata(const AttentionArgs& args, int64_t max_kv_splits = 0) {
-  const std::vector<AttentionEntry> entries = call_entries(args, max_kv_splits);
-  std::vector<std::byte> bytes(static_cast<size_t>(call_metadata_bytes(entries, max_kv_splits)));
-  write_call_metadata(args, entries, max_kv_splits, bytes.data());
+/// Metadata of a call without a plan whose keys are not split.
+std::vector<std::byte> call_metadata(const AttentionArgs& args) {
+  const CallSchedule schedule = schedule_call(args, 0);
+  std::vector<std::byte> bytes(static_cast<size_t>(schedule.size_bytes()));
+  write_call_metadata(args, schedule, bytes.data());
   return bytes;
 }
 
-TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
-  const Plan plan = make_mixed_plan(10);
-  ASSERT_GT(plan.passes.size(), 1U);
-  std::vector<std::byte> bytes(static_cast<size_t>(plan.workspace.metadata_bytes));
-  const int64_t used = write_metadata(plan, bytes.data());
-  EXPECT_LE(used, plan.workspace.metadata_bytes);
+/// A plan of several passes in which keys are split.
+Plan make_long_plan() {
+  const std::vector<int32_t> starts{0, 300, 300, 340};
+  const std::vector<int32_t> contexts{9000, 40, 5000};
+  const std::vector<int32_t> table(3 * 600, 3);
+  RaggedBatch batch;
+  batch.query_start_loc = starts;
+  batch.context_lens = contexts;
+  batch.block_table = {table.data(), 3, 600, 600};
+  batch.block_size = 16;
+  auto plan = make_plan(dims_with(16), batch, {.workspace_tokens = 4096}, kDevice);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return std::move(plan).value();
+}
 
+/// The plan's metadata in a region that held other data.
+std::vector<std::byte> plan_metadata(const Plan& plan) {
+  std::vector<std::byte> bytes(static_cast<size_t>(plan.workspace.metadata_bytes), std::byte{0xFF});
+  EXPECT_LE(write_metadata(plan, bytes.data()), plan.workspace.metadata_bytes);
+  return bytes;
+}
+
+void expect_every_tile_once(const Plan& plan, bool splits) {
+  ASSERT_GT(plan.passes.size(), 1U);
+  const std::vector<std::byte> bytes = plan_metadata(plan);
   const auto passes = static_cast<int64_t>(plan.passes.size());
   std::map<std::array<int64_t, 4>, int> expected;
   std::map<std::array<int64_t, 4>, int> found;
+  int64_t split_entries = 0;
   for (int64_t p = 0; p < passes; ++p) {
     const Pass& pass = plan.passes[static_cast<size_t>(p)];
     for (int64_t t = pass.tile_begin; t < pass.tile_end; ++t) {
@@ -89,20 +108,29 @@ TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
         const auto entry = read<AttentionEntry>(
             bytes, entries_offset_bytes(passes, plan.workspace.max_kv_splits) +
                        (section.entry_begin + e) * static_cast<int64_t>(sizeof(AttentionEntry)));
-        const auto split = row_split_of(entry.flags);
-        EXPECT_EQ(section.items_per_entry, (10 + heads_per_item(split) - 1) / heads_per_item(split));
-        EXPECT_LE(entry.q_rows * heads_per_item(split), kMaxEntryRows);
+        const int32_t heads = heads_per_item(row_split_of(entry.flags));
+        EXPECT_EQ(section.items_per_entry, (plan.dims.num_heads + heads - 1) / heads);
+        EXPECT_LE(entry.q_rows * heads, kMaxEntryRows);
+        split_entries += num_kv_splits_of(entry.flags) > 0;
+        if (kv_split_index_of(entry.flags) > 0) continue;
         ++found[{p, entry.q_row, entry.q_rows, entry.kv_row}];
       }
     }
   }
   EXPECT_EQ(found, expected);
+  EXPECT_EQ(split_entries > 0, splits);
+  for (int64_t i = 0; i < arrivals_bytes(plan.workspace.max_kv_splits); ++i) {
+    ASSERT_EQ(read<std::byte>(bytes, pass_record_offset_bytes(passes) + i), std::byte{0});
+  }
 }
 
-TEST(Sm90Metadata, GatherSpansFollowThePlan) {
-  const Plan plan = make_mixed_plan(1);
-  std::vector<std::byte> bytes(static_cast<size_t>(plan.workspace.metadata_bytes));
-  write_metadata(plan, bytes.data());
+TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
+  expect_every_tile_once(make_mixed_plan(10), false);
+  expect_every_tile_once(make_long_plan(), true);
+}
+
+void expect_gather_spans(const Plan& plan) {
+  const std::vector<std::byte> bytes = plan_metadata(plan);
   const auto header = read<MetadataHeader>(bytes, 0);
   EXPECT_EQ(header.block_size, 16);
   for (size_t s = 0; s < plan.spans.size(); ++s) {
@@ -119,6 +147,11 @@ TEST(Sm90Metadata, GatherSpansFollowThePlan) {
     EXPECT_EQ(read<int32_t>(bytes, header.blocks_offset_bytes + static_cast<int64_t>(b * sizeof(int32_t))),
               plan.blocks[b]);
   }
+}
+
+TEST(Sm90Metadata, GatherSpansFollowThePlan) {
+  expect_gather_spans(make_mixed_plan(1));
+  expect_gather_spans(make_long_plan());
 }
 
 // What a causal entry sees is bottom-right: the carried offset moves with the tile.

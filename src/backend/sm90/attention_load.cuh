@@ -9,7 +9,7 @@ namespace mlaprefill::sm90 {
 /// First row, in the entry, of a warpgroup's block. The four blocks of a full entry are dealt so that both
 /// CTAs get the same work under a causal mask: 0 and 3, 1 and 2.
 __device__ __forceinline__ int32_t first_row(const WorkItem& item, uint32_t rank, int32_t warpgroup) {
-  const RowSplit split = item.split();
+  const RowSplit split = item.row_split();
   if (item.swapped()) warpgroup = 1 - warpgroup;
   int32_t block = 0;
   if (split == RowSplit::kFourBlocksOneHead) block = warpgroup == 0 ? rank : 3 - rank;
@@ -19,8 +19,8 @@ __device__ __forceinline__ int32_t first_row(const WorkItem& item, uint32_t rank
 
 /// Head of a warpgroup; may be past the last one, whose work is then repeated and not stored.
 __device__ __forceinline__ int32_t head_of(const WorkItem& item, uint32_t rank, int32_t warpgroup) {
-  if (item.split() == RowSplit::kTwoBlocksTwoHeads) return item.head + static_cast<int32_t>(rank);
-  if (item.split() == RowSplit::kOneBlockFourHeads)
+  if (item.row_split() == RowSplit::kTwoBlocksTwoHeads) return item.head + static_cast<int32_t>(rank);
+  if (item.row_split() == RowSplit::kOneBlockFourHeads)
     return item.head + 2 * static_cast<int32_t>(rank) + warpgroup;
   return item.head;
 }
@@ -113,7 +113,7 @@ __device__ __forceinline__ void for_each_stage(const AttentionParams& params, Sh
     const WorkItem& item = item_slot.item;
     if (item.tiles < 0) return;
     if (claims_items && item.tiles == 0) barrier_arrive(shared_address(&shared.claim_next));
-    const bool shared_tile = item.split() == RowSplit::kFourBlocksOneHead;
+    const bool shared_tile = item.row_split() == RowSplit::kFourBlocksOneHead;
     if (shared_tile == ((splits & 1) != 0)) {
       if (shared_tile) join_rings(empty, joined, slot, splits / 2);
       ++splits;
@@ -123,12 +123,12 @@ __device__ __forceinline__ void for_each_stage(const AttentionParams& params, Sh
       if (claims_items && item.tiles - tile == min(item.tiles, kClaimDistance))
         barrier_arrive(shared_address(&shared.claim_next));
 #pragma unroll 1
-      for (uint32_t step = 0; step < slots_per_tile(item.split()); ++step, ++slot.index) {
+      for (uint32_t step = 0; step < slots_per_tile(item.row_split()); ++step, ++slot.index) {
         const int32_t head = min(head_of(item, rank, static_cast<int32_t>(step)), params.num_heads - 1);
         const BoxPosition at{0, kv_head(params, head), kRaggedExtent - item.kv_len + tile * Traits::kKeyTile,
                              item.kv_row + item.kv_len};
         barrier_wait(shared_address(&empty[slot.stage()]), slot.parity() ^ 1);
-        load(slot, at, item.split() == RowSplit::kFourBlocksOneHead);
+        load(slot, at, item.row_split() == RowSplit::kFourBlocksOneHead);
       }
     }
     free_item(item_slot);

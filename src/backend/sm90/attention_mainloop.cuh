@@ -148,8 +148,8 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
   const uint32_t v_shared = uniform(operand(shared_address(&shared.v), Traits::kKeyPanelBytes));
   const TileRange own = tile_range<Traits>(item, first_row(item, cluster_rank(), warpgroup));
   const TileRange range{uniform(own.unmasked), uniform(own.needed)};
-  const StageRelease release(item.split(), shared_address(&shared), cluster_rank());
-  const uint32_t stride = uniform(slots_per_tile(item.split()));
+  const StageRelease release(item.row_split(), shared_address(&shared), cluster_rank());
+  const uint32_t stride = uniform(slots_per_tile(item.row_split()));
   RingSlot slot{uniform(item.first_slot(warpgroup).index)};
   float factor[2] = {1.0f, 1.0f};
 

@@ -9,8 +9,8 @@
 namespace mlaprefill::sm90 {
 
 /// How a cluster's four warpgroups (two in each of its two CTAs) share an entry of the schedule. Each
-/// warpgroup computes 64 query rows of one head whatever the split, in the same order of operations, so the
-/// split never changes a result.
+/// warpgroup computes 64 query rows of one head whatever the row split, in the same order of operations, so
+/// it never changes a result.
 enum class RowSplit : int32_t {
   kFourBlocksOneHead = 0,  ///< 129..256 rows: K and V are loaded once for both CTAs
   kTwoBlocksTwoHeads = 1,  ///< 65..128 rows: one head a CTA
@@ -20,6 +20,7 @@ enum class RowSplit : int32_t {
 inline constexpr int32_t kRowsPerWarpgroup = 64;
 inline constexpr int32_t kStoreRows = 16;  ///< rows a warp holds and stores at once
 inline constexpr int32_t kMaxEntryRows = 4 * kRowsPerWarpgroup;
+inline constexpr int32_t kKeyTileTokens = 128;  ///< a multiple of every instance's key tile
 
 constexpr int32_t heads_per_item(RowSplit split) { return 1 << static_cast<int32_t>(split); }
 
@@ -28,13 +29,17 @@ constexpr int32_t heads_per_item(RowSplit split) { return 1 << static_cast<int32
 /// the keys. Row numbers index the launch's tensors. Local query i sees local key j iff j < kv_len and j <=
 /// causal_offset + i.
 struct AttentionEntry {
-  static constexpr int32_t kSplitMask = 3;
-  static constexpr int32_t kResume = 4;          ///< start from the carried state
-  static constexpr int32_t kStoreState = 8;      ///< write the carried state instead of output and LSE
-  static constexpr int32_t kKvSplitShift = 7;    ///< 6 bits: which of its rows' splits the entry is
-  static constexpr int32_t kKvSplitsShift = 13;  ///< 6 bits: how many there are; 0: the keys are not split
-  static constexpr int32_t kPartialShift = 19;   ///< 12 bits: first partial of the first head item
   static constexpr int32_t kNotCausal = 1 << 30;
+
+  // Flags, from bit 0 on.
+  static constexpr int32_t kRowSplitMask = 3;
+  static constexpr int32_t kResume = 1 << 2;      ///< start from the carried state
+  static constexpr int32_t kStoreState = 1 << 3;  ///< write the carried state instead of output and LSE
+  static constexpr int32_t kFirstSlotShift = 4;   ///< 2 bits, of an item: ring position of its first key tile
+  static constexpr int32_t kSwapped = 1 << 6;     ///< of an item: the warpgroups of each CTA change places
+  static constexpr int32_t kSplitIndexShift = 7;  ///< 6 bits: which of its rows' splits of keys this is
+  static constexpr int32_t kNumSplitsShift = 13;  ///< 6 bits: how many there are; 0: the keys are not split
+  static constexpr int32_t kFirstPartialShift = 19;  ///< 12 bits: of the entry's first item, or of the item
 
   int32_t q_row = 0;
   int32_t q_rows = 0;
@@ -47,14 +52,16 @@ struct AttentionEntry {
 static_assert(sizeof(AttentionEntry) == 32);
 
 constexpr RowSplit row_split_of(int32_t flags) {
-  return static_cast<RowSplit>(flags & AttentionEntry::kSplitMask);
+  return static_cast<RowSplit>(flags & AttentionEntry::kRowSplitMask);
 }
-constexpr int32_t kv_split_of(int32_t flags) { return flags >> AttentionEntry::kKvSplitShift & 63; }
-constexpr int32_t kv_splits_of(int32_t flags) { return flags >> AttentionEntry::kKvSplitsShift & 63; }
-constexpr int32_t first_partial_of(int32_t flags) { return flags >> AttentionEntry::kPartialShift; }
+constexpr int32_t kv_split_index_of(int32_t flags) { return flags >> AttentionEntry::kSplitIndexShift & 63; }
+constexpr int32_t num_kv_splits_of(int32_t flags) { return flags >> AttentionEntry::kNumSplitsShift & 63; }
+constexpr int32_t first_partial_of(int32_t flags) { return flags >> AttentionEntry::kFirstPartialShift; }
 
-inline constexpr int32_t kMaxKvSplits = 32;
-inline constexpr int32_t kMostKvSplits = 4096;  ///< of all items of a launch
+inline constexpr int32_t kMaxSplitsPerEntry = 32;
+inline constexpr int32_t kMaxSplitsPerLaunch = 4096;  ///< counted for each head item
+static_assert(kMaxSplitsPerEntry < 1 << 6);           // and its arrivals fit in 8 bits
+static_assert(kMaxSplitsPerLaunch <= 1 << (31 - AttentionEntry::kFirstPartialShift));
 
 /// Bytes of AttentionParams::arrivals: 4 words an item, and every item has two splits or more.
 constexpr int64_t arrivals_bytes(int64_t kv_splits) { return (kv_splits + 1) / 2 * 16; }

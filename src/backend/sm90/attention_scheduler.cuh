@@ -52,9 +52,9 @@ class ItemDecoder {
             .kv_row = entry.kv_row,
             .kv_len = entry.kv_len,
             .causal_offset = entry.causal_offset,
-            .flags = (entry.flags | static_cast<int32_t>(first_slot % 4) << WorkItem::kFirstSlotShift) +
-                     (static_cast<int32_t>(head_item) * kv_splits_of(entry.flags)
-                      << AttentionEntry::kPartialShift),
+            .flags = (entry.flags | static_cast<int32_t>(first_slot % 4) << AttentionEntry::kFirstSlotShift) +
+                     (static_cast<int32_t>(head_item) * num_kv_splits_of(entry.flags)
+                      << AttentionEntry::kFirstPartialShift),
             .head = static_cast<int32_t>(head_item << static_cast<uint32_t>(split)),
             .tiles = tiles};
   }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void schedule(const AttentionParams& params, SharedSt
       number = clusters + atomicAdd(params.item_counter, 1);
     }
     WorkItem item = decoder.decode(number);
-    if ((n & 1) != 0) item.flags |= WorkItem::kSwapped;
+    if ((n & 1) != 0) item.flags |= AttentionEntry::kSwapped;
     for (uint32_t rank = 0; rank < kClusterCtas; ++rank) {
       const uint32_t full = cluster_address(shared_address(&slot.full), rank);
       const uint32_t target = cluster_address(shared_address(&slot.item), rank);

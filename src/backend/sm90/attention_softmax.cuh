@@ -14,7 +14,7 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 /// The carried part of the softmax of a thread's two rows. `max` is a reference point in the natural-log
 /// domain of scaled logits, not always the true maximum: it moves only when a row outgrows it by kSlack, so
 /// that the output is rarely rescaled. What is carried between launches is exactly this, hence results do not
-/// depend on where the keys are cut.
+/// depend on where the keys are cut between launches.
 struct RowState {
   float max[2];
   float sum[2];
@@ -22,12 +22,6 @@ struct RowState {
 
 /// exp2 of the score excess that is tolerated: 2^8 keeps P well inside the range of both element types.
 inline constexpr float kSlack = 8.0f * kLn2;
-
-template <int kOut>
-__device__ __forceinline__ void clear(float (&out)[kOut]) {
-#pragma unroll
-  for (int i = 0; i < kOut; ++i) out[i] = 0.0f;
-}
 
 __device__ __forceinline__ float max_of_row(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFF, x, 1));

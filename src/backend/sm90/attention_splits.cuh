@@ -5,6 +5,7 @@
 #include "backend/sm90/attention_load.cuh"
 #include "backend/sm90/attention_softmax.cuh"
 #include "backend/sm90/attention_traits.cuh"
+#include "plan/kv_splits.h"
 
 namespace mlaprefill::sm90 {
 
@@ -15,7 +16,7 @@ class WarpPartials {
   __device__ WarpPartials(const AttentionParams& params, const WorkItem& item, uint32_t rank,
                           int32_t warpgroup) {
     const int32_t warp = static_cast<int32_t>((thread_index() / 32) % 4);
-    const int32_t blocks_per_head = 4 >> static_cast<int32_t>(item.split());
+    const int32_t blocks_per_head = 4 >> static_cast<int32_t>(item.row_split());
     const int32_t block = (head_of(item, rank, warpgroup) - item.head) * blocks_per_head +
                           first_row(item, rank, warpgroup) / kRowsPerWarpgroup;
     first_ = params.partials + ((item.first_partial() * 4 + block) * 4 + warp) * (kQuads * 32) +
@@ -33,16 +34,19 @@ class WarpPartials {
     to[32 * (kQuads - 1)] = make_float4(rows.max[0], rows.max[1], rows.sum[0], rows.sum[1]);
   }
 
-  /// Whether the other splits had arrived before this one; all threads of the warp call it after store().
-  __device__ bool arrive_last(int32_t splits) const {
-    __threadfence();
+  /// Whether the other splits had arrived before this one, and may be read; the whole warp calls it after
+  /// store().
+  __device__ bool arrive_last(uint32_t splits) const {
+    bool last = false;
     __syncwarp();
-    uint32_t before = 0;
-    if (thread_index() % 32 == 0) before = atomicAdd(arrivals_, 1u << shift_) >> shift_ & 255;
-    const bool last = __shfl_sync(0xFFFFFFFF, before, 0) == static_cast<uint32_t>(splits - 1);
-    if (last && thread_index() % 32 == 0) atomicSub(arrivals_, static_cast<uint32_t>(splits) << shift_);
-    __threadfence();
-    return last;
+    if (thread_index() % 32 == 0) {
+      __threadfence();
+      last = (atomicAdd(arrivals_, 1u << shift_) >> shift_ & 255) == splits - 1;
+      if (last) atomicSub(arrivals_, splits << shift_);
+      __threadfence();
+    }
+    __syncwarp();
+    return __shfl_sync(0xFFFFFFFF, last, 0);
   }
 
   /// Adds up all splits; `out` and `rows` need not hold anything.
@@ -76,6 +80,8 @@ class WarpPartials {
  private:
   static constexpr int kQuads = Traits::kOut / 4 + 1;
   static constexpr int kSplitQuads = 16 * 32 * kQuads;
+  static_assert(kSplitQuads * int64_t{sizeof(float4)} ==
+                kMaxEntryRows * partial_row_words(Traits::kValue) * int64_t{sizeof(float)});
 
   __device__ static float weight(float max, float top) {
     return exp2_approximate((max - (top == -INFINITY ? 0.0f : top)) * kLog2E);
@@ -93,9 +99,9 @@ __device__ __forceinline__ bool merge_splits(const AttentionParams& params, cons
                                              uint32_t rank, int32_t warpgroup, float (&out)[Traits::kOut],
                                              RowState& rows) {
   const WarpPartials<Traits> partials(params, item, rank, warpgroup);
-  partials.store(item.kv_split(), out, rows);
-  if (!partials.arrive_last(item.kv_splits())) return false;
-  partials.merge(item.kv_splits(), out, rows);
+  partials.store(item.kv_split_index(), out, rows);
+  if (!partials.arrive_last(static_cast<uint32_t>(item.num_kv_splits()))) return false;
+  partials.merge(item.num_kv_splits(), out, rows);
   return true;
 }
 

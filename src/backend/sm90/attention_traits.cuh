@@ -63,28 +63,21 @@ __device__ __forceinline__ uint32_t slots_per_tile(RowSplit split) {
 
 /// One unit of work as the scheduler sends it: an entry, its first head and its number of key tiles.
 struct WorkItem {
-  static constexpr int32_t kFirstSlotShift = 4;
-  static constexpr int32_t kSwapped = 64;
-
   int32_t q_row, q_rows, kv_row, kv_len;
   int32_t causal_offset;
-  int32_t flags;  ///< of the entry; bits 4 and 5 give the ring position of its first tile, bit 6 is kSwapped
+  int32_t flags;  ///< of the entry, and the scheduler's
   int32_t head;
   int32_t tiles;  ///< < 0: no more work
 
-  __device__ RowSplit split() const { return row_split_of(flags); }
+  __device__ RowSplit row_split() const { return row_split_of(flags); }
   /// Whether the warpgroups of each CTA change places: a causal mask gives one of them more tiles.
-  __device__ bool swapped() const { return (flags & kSwapped) != 0; }
-  __device__ int32_t kv_split() const { return kv_split_of(flags); }
-  __device__ int32_t kv_splits() const { return kv_splits_of(flags); }
+  __device__ bool swapped() const { return (flags & AttentionEntry::kSwapped) != 0; }
+  __device__ int32_t kv_split_index() const { return kv_split_index_of(flags); }
+  __device__ int32_t num_kv_splits() const { return num_kv_splits_of(flags); }
   __device__ int32_t first_partial() const { return first_partial_of(flags); }
-  /// Whether other items, of this launch or a later one, have keys of the same rows.
-  __device__ bool is_partial() const {
-    return kv_splits() != 0 || (flags & AttentionEntry::kStoreState) != 0;
-  }
   __device__ RingSlot first_slot(int32_t warpgroup) const {
-    const auto first = static_cast<uint32_t>(flags >> kFirstSlotShift) & 3;
-    return {first + (slots_per_tile(split()) == 2 ? static_cast<uint32_t>(warpgroup) : 0)};
+    const auto first = static_cast<uint32_t>(flags >> AttentionEntry::kFirstSlotShift) & 3;
+    return {first + (slots_per_tile(row_split()) == 2 ? static_cast<uint32_t>(warpgroup) : 0)};
   }
 };
 static_assert(sizeof(WorkItem) == 32);

@@ -4,8 +4,8 @@
 #include <array>
 #include <limits>
 #include <span>
+#include <utility>
 
-#include "backend/sm90/metadata.h"
 #include "core/checked.h"
 #include "plan/kv_splits.h"
 
@@ -21,19 +21,23 @@ constexpr int64_t kMergeTime = 4;
 /// Items that are placed on clusters one by one; cheaper ones, if there are more, fill what is left.
 constexpr int64_t kPlacedItems = 4 * kClusters;
 
+constexpr int64_t item_time(int64_t tiles) { return tiles * kTileTime + kItemTime; }
+
 /// An entry's part in a launch.
 struct Work {
   int64_t tiles = 0;
   int64_t items = 0;
 };
 
-/// A way to split: the first `whole` entries not at all, the others into splits of at most `tiles` tiles.
+/// A way to split: the first `whole` entries not at all, the others into splits of at most `tiles` tiles,
+/// none of them of fewer than kMinSplitKeyTiles.
 struct Cut {
   size_t whole = 0;
   int64_t tiles = 0;
 
   int64_t splits_of(size_t entry, const Work& work) const {
-    return entry < whole ? 1 : std::max<int64_t>(1, ceil_div(work.tiles, tiles));
+    if (entry < whole) return 1;
+    return std::max<int64_t>(1, std::min(ceil_div(work.tiles, tiles), work.tiles / kMinSplitKeyTiles));
   }
 };
 
@@ -85,15 +89,14 @@ int64_t time_to_run(std::span<const Batch> batches) {
   return end;
 }
 
-/// Estimated time of a launch; at least `limit` where it is not below that.
+/// Estimated time of a launch, or `limit` if it would take at least that long.
 int64_t time_of(std::span<const Work> work, const Cut& cut, int64_t limit) {
   std::vector<Batch> placed;
   int64_t total = 0;
   int64_t items = 0;
   for (size_t i = 0; i < work.size(); ++i) {
     const int64_t splits = cut.splits_of(i, work[i]);
-    Batch batch{.time = ceil_div(work[i].tiles, splits) * kTileTime + kItemTime,
-                .items = splits * work[i].items};
+    Batch batch{.time = item_time(ceil_div(work[i].tiles, splits)), .items = splits * work[i].items};
     if (splits > 1) {
       batch.time += kStoreTime;
       batch.merge_time = splits * kMergeTime;
@@ -106,37 +109,49 @@ int64_t time_of(std::span<const Work> work, const Cut& cut, int64_t limit) {
   if (shared_time >= limit) return limit;
   std::stable_sort(placed.begin(), placed.end(),
                    [](const Batch& a, const Batch& b) { return a.time > b.time; });
-  return std::max(time_to_run(placed), shared_time);
+  return std::min(limit, std::max(time_to_run(placed), shared_time));
 }
 
-/// The best way found; whole entries unless another takes a tenth less time.
-Cut choose_cut(std::span<const Work> work, int64_t max_splits) {
-  constexpr size_t kWholeWaves = 3;  // 0, 1 or 2 items a cluster before any splits
-  const Cut all_whole{.whole = work.size()};
-  const int64_t longest = work.empty() ? 0 : work[0].tiles;
-  if (max_splits == 0 || !may_split_keys(longest)) return all_whole;
-  Cut best = all_whole;
-  int64_t best_time = time_of(work, all_whole, std::numeric_limits<int64_t>::max()) * 9 / 10;
-  int64_t total = 0;
-  for (const Work& one : work) total += one.items * (one.tiles * kTileTime + kItemTime);
-  const int64_t good_time = total / kClusters * 21 / 20;
+/// Cuts worth a look: every number of splits of the longest entry that stays within `max_splits`, for all
+/// entries and for those beyond the first one or two items of each cluster.
+std::vector<Cut> candidate_cuts(std::span<const Work> work, int64_t max_splits) {
+  std::vector<Cut> cuts;
   Cut cut;
   int64_t whole_items = 0;
-  for (size_t wave = 0; wave < kWholeWaves; ++wave) {
-    while (cut.whole < work.size() &&
-           whole_items + work[cut.whole].items <= static_cast<int64_t>(wave) * kClusters) {
+  for (int64_t items_before = 0; items_before <= 2 * kClusters; items_before += kClusters) {
+    const size_t whole_before = cut.whole;
+    while (cut.whole < work.size() && whole_items + work[cut.whole].items <= items_before) {
       whole_items += work[cut.whole++].items;
     }
+    if (items_before > 0 && cut.whole == whole_before) continue;
     if (cut.whole == work.size()) break;
-    for (int64_t splits = 2; splits <= kMaxKvSplits && longest >= splits * kMinSplitKeyTiles; ++splits) {
-      if (best_time <= good_time) return best;
+    const int64_t longest = work[cut.whole].tiles;
+    for (int64_t splits = 2; splits <= kMaxSplitsPerEntry && longest >= splits * kMinSplitKeyTiles;
+         ++splits) {
       cut.tiles = ceil_div(longest, splits);
       if (splits_in(work, cut) > max_splits) break;
-      const int64_t time = time_of(work, cut, best_time);
-      if (time >= best_time) continue;
-      best = cut;
-      best_time = time;
+      cuts.push_back(cut);
     }
+  }
+  return cuts;
+}
+
+/// The best cut found; whole entries unless another takes a tenth less time.
+Cut choose_cut(std::span<const Work> work, int64_t max_splits) {
+  Cut best{.whole = work.size()};
+  if (max_splits == 0 || work.empty() || !may_split_keys(work[0].tiles)) return best;
+  int64_t best_time = time_of(work, best, std::numeric_limits<int64_t>::max()) * 9 / 10;
+  int64_t total = 0;
+  for (const Work& one : work) total += one.items * item_time(one.tiles);
+  const int64_t good_time = total / kClusters * 21 / 20;
+  if (best_time <= good_time) return best;
+  for (const Cut& cut : candidate_cuts(work, max_splits)) {
+    if (cut.whole > 0 && item_time(work[0].tiles) >= best_time) break;  // as long as its whole ones
+    const int64_t time = time_of(work, cut, best_time);
+    if (time == best_time) continue;
+    best = cut;
+    best_time = time;
+    if (best_time <= good_time) break;
   }
   return best;
 }
@@ -151,8 +166,8 @@ AttentionEntry split_of(const AttentionEntry& entry, int64_t tiles, int64_t spli
   part.kv_len = end - begin;
   if (entry.causal_offset != AttentionEntry::kNotCausal) part.causal_offset -= begin;
   if (split > 0) part.flags &= ~AttentionEntry::kResume;
-  part.flags |= static_cast<int32_t>(split) << AttentionEntry::kKvSplitShift |
-                static_cast<int32_t>(splits) << AttentionEntry::kKvSplitsShift;
+  part.flags |= static_cast<int32_t>(split) << AttentionEntry::kSplitIndexShift |
+                static_cast<int32_t>(splits) << AttentionEntry::kNumSplitsShift;
   return part;
 }
 
@@ -171,7 +186,7 @@ void split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int64_t
   for (const AttentionEntry& entry : entries) {
     work.push_back({ceil_div(visible_keys(entry), kKeyTileTokens), items_per_entry(entry, num_heads)});
   }
-  const Cut cut = choose_cut(work, std::min<int64_t>(max_splits, kMostKvSplits));
+  const Cut cut = choose_cut(work, std::min<int64_t>(max_splits, kMaxSplitsPerLaunch));
   if (cut.whole == work.size()) return;
   std::vector<AttentionEntry> split;
   int64_t partials = 0;
@@ -183,13 +198,11 @@ void split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int64_t
     }
     for (int64_t s = 0; s < splits; ++s) {
       split.push_back(split_of(entries[i], work[i].tiles, s, splits));
-      split.back().flags |= static_cast<int32_t>(partials) << AttentionEntry::kPartialShift;
+      split.back().flags |= static_cast<int32_t>(partials) << AttentionEntry::kFirstPartialShift;
     }
     partials += splits * work[i].items;
   }
-  std::stable_sort(split.begin(), split.end(), [](const AttentionEntry& a, const AttentionEntry& b) {
-    return visible_keys(a) > visible_keys(b);
-  });
+  std::stable_sort(split.begin(), split.end(), sees_more);
   entries = std::move(split);
 }
 

@@ -8,7 +8,7 @@
 
 namespace mlaprefill::sm90 {
 
-/// Clusters that a Hopper GPU runs at once.
+/// Clusters that an H100 SXM or H200 runs at once; schedules are made for them.
 inline constexpr int64_t kClusters = 66;
 
 /// Items of one entry: each takes one head or several.
@@ -16,6 +16,11 @@ int32_t items_per_entry(const AttentionEntry& entry, int32_t num_heads);
 
 /// Keys the entry's last query sees.
 int64_t visible_keys(const AttentionEntry& entry);
+
+/// The order of cost, costliest first.
+inline bool sees_more(const AttentionEntry& a, const AttentionEntry& b) {
+  return visible_keys(a) > visible_keys(b);
+}
 
 /// Replaces entries by their splits where a launch of `num_heads` heads ends clearly earlier for it: where
 /// there are fewer items than clusters, or some of them far longer than the rest. At most `max_splits`

@@ -24,7 +24,7 @@ constexpr int64_t kItemsWorthGrouping = 1024;
 /// What an item costs besides its keys, in keys.
 constexpr int64_t kItemCostKeys = 256;
 
-bool is_split(const AttentionEntry& entry) { return kv_splits_of(entry.flags) > 0; }
+bool is_split(const AttentionEntry& entry) { return num_kv_splits_of(entry.flags) > 0; }
 
 struct HeadShape {
   int32_t num_heads = 0;
@@ -112,9 +112,9 @@ int64_t group_size(int64_t items, int64_t resident, int64_t balanced) {
   return best;
 }
 
-/// Makes the section of entries of one split, costliest first. Where there is much to do, entries that share
-/// keys run side by side if L2 cannot hold even one head's, and no group is larger than L2 holds unless what
-/// they see differs. Where keys are split there is little to do, and the order of cost alone counts.
+/// Makes the section of entries of one row split, costliest first. Where there is much to do, entries that
+/// share keys run side by side if L2 cannot hold even one head's, and no group is larger than L2 holds unless
+/// what they see differs. Where keys are split there is little to do, and the order of cost alone counts.
 AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_begin,
                               const HeadShape& shape) {
   const int32_t heads = heads_per_item(row_split_of(entries[0].flags));
@@ -135,8 +135,8 @@ AttentionSection make_section(std::span<AttentionEntry> entries, int32_t entry_b
   return section;
 }
 
-/// Turns entries, costliest first, into at most one section for each split, in the order of their costliest
-/// entries. Writes the entries from index `first` of the list of all entries.
+/// Turns entries, costliest first, into at most one section for each row split, in the order of their
+/// costliest entries. Writes the entries from index `first` of the list of all entries.
 void write_sections(std::span<const AttentionEntry> entries, const HeadShape& shape, int32_t first,
                     AttentionEntry* list, PassRecord& record) {
   std::array<bool, kSections> done{};
@@ -229,49 +229,47 @@ CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits) {
   bool splits = false;
   for (const AttentionSpan& span : args.spans) {
     counts.tiles += ceil_div(span.q_len, kMaxEntryRows);
-    const int64_t visible = std::min(span.k_len, span.causal_offset + span.q_len);
+    const bool sees_all = span.causal_offset >= span.k_len;
+    const int64_t visible = sees_all ? span.k_len : std::min(span.k_len, span.causal_offset + span.q_len);
     splits |= span.q_len > 0 && may_split_keys(ceil_div(visible, kKeyTileTokens));
   }
-  CallLayout layout{.metadata_bytes = metadata_size_bytes(counts)};
-  if (splits && !args.invariant) {
-    layout.metadata_bytes = std::max(layout.metadata_bytes, round_up(kSmallMetadataBytes, 256));
-    layout.max_kv_splits = most_kv_splits;
-  }
-  layout.total_bytes = layout.metadata_bytes + layout.max_kv_splits * kMaxEntryRows *
-                                                   partial_row_words(args.v.shape[2]) *
-                                                   static_cast<int64_t>(sizeof(float));
+  if (splits && !args.invariant) counts.kv_splits = most_kv_splits;
+  const int64_t partial_bytes =
+      kMaxEntryRows * partial_row_words(args.v.shape[2]) * static_cast<int64_t>(sizeof(float));
+  CallLayout layout{.metadata_bytes = metadata_size_bytes(counts), .max_kv_splits = counts.kv_splits};
+  layout.total_bytes = layout.metadata_bytes + layout.max_kv_splits * partial_bytes;
   return layout;
 }
 
-std::vector<AttentionEntry> call_entries(const AttentionArgs& args, int64_t max_kv_splits) {
-  std::vector<AttentionEntry> entries;
+CallSchedule schedule_call(const AttentionArgs& args, int64_t max_kv_splits) {
+  CallSchedule whole;
   for (const AttentionSpan& span : args.spans) {
     for (int64_t begin = 0; begin < span.q_len; begin += kMaxEntryRows) {
-      entries.push_back(make_entry(span, begin, std::min<int64_t>(kMaxEntryRows, span.q_len - begin)));
+      whole.entries.push_back(make_entry(span, begin, std::min<int64_t>(kMaxEntryRows, span.q_len - begin)));
     }
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const AttentionEntry& a, const AttentionEntry& b) {
-    return visible_keys(a) > visible_keys(b);
-  });
-  std::vector<AttentionEntry> split = entries;
-  split_keys(split, static_cast<int32_t>(args.q.shape[1]), max_kv_splits);
-  return call_metadata_bytes(split, max_kv_splits) <= kSmallMetadataBytes ? split : entries;
+  std::stable_sort(whole.entries.begin(), whole.entries.end(), sees_more);
+  if (max_kv_splits == 0) return whole;
+
+  CallSchedule split{.entries = whole.entries, .max_kv_splits = max_kv_splits};
+  split_keys(split.entries, static_cast<int32_t>(args.q.shape[1]), max_kv_splits);
+  const bool grew = split.entries.size() > whole.entries.size();
+  const bool would_outgrow =
+      whole.size_bytes() <= kSmallMetadataBytes && split.size_bytes() > kSmallMetadataBytes;
+  return grew && !would_outgrow ? split : whole;
 }
 
-int64_t call_metadata_bytes(std::span<const AttentionEntry> entries, int64_t max_kv_splits) {
-  return entries_offset_bytes(1, max_kv_splits) + static_cast<int64_t>(entries.size_bytes());
-}
-
-void write_call_metadata(const AttentionArgs& args, std::span<const AttentionEntry> entries,
-                         int64_t max_kv_splits, std::byte* out) {
+void write_call_metadata(const AttentionArgs& args, const CallSchedule& schedule, std::byte* out) {
   const MetadataHeader header;
   std::memcpy(out, &header, sizeof(header));
-  std::memset(out + pass_record_offset_bytes(1), 0, static_cast<size_t>(arrivals_bytes(max_kv_splits)));
   PassRecord record;
   const HeadShape shape{static_cast<int32_t>(args.q.shape[1]),
                         (args.k.shape[2] + args.v.shape[2]) * kElementBytes};
-  write_sections(entries, shape, 0,
-                 reinterpret_cast<AttentionEntry*>(out + entries_offset_bytes(1, max_kv_splits)), record);
+  std::byte* arrivals = out + pass_record_offset_bytes(1);
+  std::memset(arrivals, 0, static_cast<size_t>(arrivals_bytes(schedule.max_kv_splits)));
+  write_sections(schedule.entries, shape, 0,
+                 reinterpret_cast<AttentionEntry*>(out + entries_offset_bytes(1, schedule.max_kv_splits)),
+                 record);
   std::memcpy(out + pass_record_offset_bytes(0), &record, sizeof(record));
 }
 

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "backend/sm90/attention_params.h"
@@ -18,8 +17,6 @@
 #include "plan/metadata_size.h"
 
 namespace mlaprefill::sm90 {
-
-inline constexpr int32_t kKeyTileTokens = 128;  ///< a multiple of every instance's key tile
 
 struct MetadataHeader {
   int64_t spans_offset_bytes = 0;
@@ -69,15 +66,25 @@ struct CallLayout {
   int64_t total_bytes = 0;
 };
 
-/// Follows from the tensors' shapes and the spans alone.
+/// Follows from the tensors' shapes, the spans and `invariant`. Spans need not have been validated.
 CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits);
 
-/// The entries of such a call. Keys are split only if the metadata stays small enough for kernel parameters.
-std::vector<AttentionEntry> call_entries(const AttentionArgs& args, int64_t max_kv_splits);
+/// The schedule of such a call: its entries, and max_kv_splits, or 0 where no keys are split after all.
+struct CallSchedule {
+  std::vector<AttentionEntry> entries;
+  int64_t max_kv_splits = 0;
 
-/// Its metadata: a header, one pass record and the entries.
-int64_t call_metadata_bytes(std::span<const AttentionEntry> entries, int64_t max_kv_splits);
-void write_call_metadata(const AttentionArgs& args, std::span<const AttentionEntry> entries,
-                         int64_t max_kv_splits, std::byte* out);
+  /// A header, one pass record, arrivals and entries.
+  int64_t size_bytes() const {
+    return entries_offset_bytes(1, max_kv_splits) +
+           static_cast<int64_t>(entries.size() * sizeof(AttentionEntry));
+  }
+};
+
+/// Splits no keys if that alone would make the schedule too large for kernel parameters.
+CallSchedule schedule_call(const AttentionArgs& args, int64_t max_kv_splits);
+
+/// Writes the schedule's metadata, size_bytes() of it.
+void write_call_metadata(const AttentionArgs& args, const CallSchedule& schedule, std::byte* out);
 
 }  // namespace mlaprefill::sm90

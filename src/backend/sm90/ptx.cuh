@@ -186,6 +186,12 @@ inline constexpr uint64_t kEvictLast = 0x14F0000000000000;
 
 // ---- fragments
 
+template <int kCount>
+__device__ __forceinline__ void clear(float (&fragment)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) fragment[i] = 0.0f;
+}
+
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&out)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])

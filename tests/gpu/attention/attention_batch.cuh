@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -103,14 +104,23 @@ class Batch {
     cudaMemset(lse_->data, kGuard, static_cast<size_t>(lse_->bytes));
   }
 
-  void run(const std::vector<AttentionSpan>& spans) {
+  /// The call of other spans on the same tensors.
+  AttentionArgs call_of(const std::vector<AttentionSpan>& spans) const {
     AttentionArgs args = args_;
     args.spans = spans;
-    const auto runner = AttentionRunner::create(args);
+    return args;
+  }
+
+  void run(const std::vector<AttentionSpan>& spans, std::optional<CallSchedule> schedule = std::nullopt) {
+    const auto runner = AttentionRunner::create(call_of(spans), std::move(schedule));
     ASSERT_TRUE(runner.ok()) << runner.status().message();
+    num_splits_ = runner.value()->num_splits();
     CUDA_OK(runner.value()->launch(nullptr));
     CUDA_OK(cudaDeviceSynchronize());
   }
+
+  /// Splits of keys in the last run.
+  int64_t num_splits() const { return num_splits_; }
 
   /// Sets all queries.
   void set_queries(float value) {
@@ -241,6 +251,7 @@ class Batch {
   int64_t q_rows_ = 0, k_rows_ = 0, q_row_ = 0, kv_row_ = 0, rope_row_ = 0, out_row_ = 0;
   std::unique_ptr<Buffer> q_, kv_, rope_, out_, lse_, state_out_, state_max_, state_sum_;
   AttentionArgs args_;
+  int64_t num_splits_ = 0;
 };
 
 /// Spans with gaps of poisoned rows between them.
@@ -262,12 +273,14 @@ inline std::vector<AttentionSpan> place(const std::vector<std::pair<int64_t, int
   return spans;
 }
 
+/// Returns how many splits of keys there were.
 template <class Scalar>
-void check_batch(const Shape& shape, std::vector<AttentionSpan> spans) {
+int64_t check_batch(const Shape& shape, std::vector<AttentionSpan> spans) {
   Batch<Scalar> batch(shape, std::move(spans));
   batch.poison_results();
   batch.run(batch.spans());
   batch.check();
+  return batch.num_splits();
 }
 
 }  // namespace mlaprefill::sm90

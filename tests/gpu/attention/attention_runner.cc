@@ -1,16 +1,17 @@
 #include "gpu/attention/attention_runner.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "backend/internal.h"
 #include "backend/sm90/cuda_status.h"
-#include "backend/sm90/metadata.h"
 #include "core/error.h"
 #include "plan/kv_splits.h"
 
 namespace mlaprefill::sm90 {
 
-Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const AttentionArgs& args) {
+Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const AttentionArgs& args,
+                                                                 std::optional<CallSchedule> schedule) {
   MLAPREFILL_RETURN_IF_ERROR(validate(args));
   int device = 0;
   int processors = 0;
@@ -21,9 +22,11 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
   runner->max_clusters_ = processors / 2;
 
   const CallLayout layout = lay_out_call(args, most_kv_splits({.num_processors = processors}));
-  const std::vector<AttentionEntry> entries = call_entries(args, layout.max_kv_splits);
-  std::vector<std::byte> metadata(static_cast<size_t>(call_metadata_bytes(entries, layout.max_kv_splits)));
-  write_call_metadata(args, entries, layout.max_kv_splits, metadata.data());
+  if (!schedule.has_value()) schedule = schedule_call(args, layout.max_kv_splits);
+  runner->num_splits_ = std::count_if(schedule->entries.begin(), schedule->entries.end(),
+                                      [](const AttentionEntry& e) { return num_kv_splits_of(e.flags) > 0; });
+  std::vector<std::byte> metadata(static_cast<size_t>(schedule->size_bytes()));
+  write_call_metadata(args, *schedule, metadata.data());
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
   MLAPREFILL_RETURN_IF_ERROR(
       cuda_status(cudaMalloc(&runner->workspace_, static_cast<size_t>(layout.total_bytes)), "workspace"));
@@ -33,7 +36,7 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
       .metadata = runner->workspace_,
       .max_kv_splits = layout.max_kv_splits,
       .partials = static_cast<std::byte*>(runner->workspace_) + layout.metadata_bytes};
-  MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, find_tensor_map_encoder(), schedule, runner->call_));
+  MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, find_tensor_map_encoder(), uploaded, runner->call_));
   return runner;
 }
 
