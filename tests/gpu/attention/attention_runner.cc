@@ -32,9 +32,9 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
       cuda_status(cudaMalloc(&runner->workspace_, static_cast<size_t>(layout.total_bytes)), "workspace"));
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(
       cudaMemcpy(runner->workspace_, metadata.data(), metadata.size(), cudaMemcpyHostToDevice), "metadata"));
-  const DeviceSchedule schedule{
+  const DeviceSchedule uploaded{
       .metadata = runner->workspace_,
-      .max_kv_splits = layout.max_kv_splits,
+      .max_kv_splits = schedule->max_kv_splits,
       .partials = static_cast<std::byte*>(runner->workspace_) + layout.metadata_bytes};
   MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, find_tensor_map_encoder(), uploaded, runner->call_));
   return runner;
