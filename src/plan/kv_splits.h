@@ -9,7 +9,7 @@
 namespace mlaprefill {
 
 /// Splits have at least this many.
-inline constexpr int32_t kMinSplitKeyTiles = 4;
+inline constexpr int64_t kMinSplitKeyTiles = 4;
 
 /// Whether a backend may split the keys of a tile.
 constexpr bool may_split_keys(int64_t key_tiles) { return key_tiles >= 2 * kMinSplitKeyTiles; }
