@@ -134,8 +134,7 @@ struct WorkspaceLayout {
   int64_t state_max_offset_bytes = 0;  ///< [num_heads, query tokens] float32
   int64_t state_sum_offset_bytes = 0;  ///< [num_heads, query tokens] float32
   int64_t partials_offset_bytes = 0;   ///< [max_kv_splits, query_tile_tokens, v + 8] float32
-  int64_t max_kv_splits =
-      0;  ///< splits of tiles' keys that a pass may have; 0 for `invariant` and short keys
+  int64_t max_kv_splits = 0;  ///< splits of keys a pass may have; 0 for `invariant` and for short keys
   int64_t total_bytes = 0;
 };
 
