@@ -4,14 +4,16 @@
 
 #include <cstdint>
 
+#include "core/checked.h"
+
 namespace mlaprefill {
 
 struct MetadataCounts {
-  int64_t passes = 0;
-  int64_t spans = 0;
-  int64_t tiles = 0;
-  int64_t blocks = 0;
-  int64_t kv_splits = 0;  ///< most of a pass
+  Checked64 passes = 0;
+  Checked64 spans = 0;
+  Checked64 tiles = 0;
+  Checked64 blocks = 0;
+  int64_t kv_splits = 0;  ///< room for so many more tiles in every pass
 };
 
 inline constexpr int64_t kMetadataHeaderBytes = 256;
@@ -20,13 +22,10 @@ inline constexpr int64_t kMetadataSpanBytes = 64;
 inline constexpr int64_t kMetadataTileBytes = 64;
 inline constexpr int64_t kMetadataBlockBytes = 4;
 
-/// Bytes for so many records, a multiple of 256.
-constexpr int64_t metadata_size_bytes(const MetadataCounts& counts) {
+constexpr Checked64 metadata_size_bytes(const MetadataCounts& counts) {
   const int64_t pass_bytes = kMetadataPassBytes + kMetadataTileBytes * counts.kv_splits;
-  const int64_t bytes = kMetadataHeaderBytes + pass_bytes * counts.passes +
-                        kMetadataSpanBytes * counts.spans + kMetadataTileBytes * counts.tiles +
-                        kMetadataBlockBytes * counts.blocks;
-  return (bytes + 255) / 256 * 256;
+  return Checked64(kMetadataHeaderBytes) + counts.passes * pass_bytes + counts.spans * kMetadataSpanBytes +
+         counts.tiles * kMetadataTileBytes + counts.blocks * kMetadataBlockBytes;
 }
 
 }  // namespace mlaprefill

@@ -77,13 +77,6 @@ bool any_keys_may_be_split(const Plan& plan) {
   });
 }
 
-/// Every pass has its own list of `kv_splits` more tiles.
-Checked64 metadata_bytes(Checked64 passes, Checked64 spans, Checked64 tiles, Checked64 blocks,
-                         int64_t kv_splits) {
-  return Checked64(kMetadataHeaderBytes) + passes * (kMetadataPassBytes + kMetadataTileBytes * kv_splits) +
-         spans * kMetadataSpanBytes + tiles * kMetadataTileBytes + blocks * kMetadataBlockBytes;
-}
-
 /// Most rows a pass of this family of plans can have.
 Checked64 most_pass_rows(const PlanOptions& options, const DeviceProperties& device,
                          const PlanBounds& bounds) {
@@ -102,15 +95,15 @@ Checked64 most_metadata_bytes(const PlanOptions& options, const DeviceProperties
                               const PlanBounds& bounds, Checked64 pass_rows, int64_t kv_splits) {
   if (device.query_tile_tokens == 0) return 0;
   const Checked64 requests = bounds.max_requests;
-  const Checked64 passes = bounds.max_passes;
+  MetadataCounts counts{.passes = bounds.max_passes, .kv_splits = kv_splits};
   // A cut adds one span to those of the requests; even_split names every request in every pass.
-  const Checked64 spans =
-      options.mode == PlanMode::kEvenSplit ? passes * requests : requests * int64_t{2} + passes;
-  const Checked64 tiles = passes * (requests + bounds.max_query_rows / device.query_tile_tokens);
-  const Checked64 keys = passes * pass_rows;
+  counts.spans =
+      options.mode == PlanMode::kEvenSplit ? counts.passes * requests : requests * int64_t{2} + counts.passes;
+  counts.tiles = counts.passes * (requests + bounds.max_query_rows / device.query_tile_tokens);
+  const Checked64 keys = counts.passes * pass_rows;
   const int64_t block_size = std::max(bounds.block_size, 1);
-  const Checked64 blocks = keys.valid() ? requests + ceil_div(keys.value(), block_size) : keys;
-  return metadata_bytes(passes, spans, tiles, blocks, kv_splits);
+  counts.blocks = keys.valid() ? requests + ceil_div(keys.value(), block_size) : keys;
+  return metadata_size_bytes(counts);
 }
 
 Result<WorkspaceLayout> lay_out_bounds(const MlaDims& dims, const PlanOptions& options,
@@ -136,8 +129,8 @@ Result<WorkspaceLayout> lay_out_workspace(const Plan& plan) {
   if (plan.device.query_tile_tokens > 0) {
     const auto count = [](const auto& records) { return static_cast<int64_t>(records.size()); };
     if (any_keys_may_be_split(plan)) extents.kv_splits = most_kv_splits(plan.device);
-    extents.metadata_bytes = metadata_bytes(count(plan.passes), count(plan.spans), count(plan.tiles),
-                                            count(plan.blocks), extents.kv_splits);
+    extents.metadata_bytes = metadata_size_bytes(
+        {count(plan.passes), count(plan.spans), count(plan.tiles), count(plan.blocks), extents.kv_splits});
   }
   return lay_out(plan.dims, plan.options.working_dtype, plan.device, extents);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/sm90/kv_splits.h"
 #include "backend/sm90/metadata.h"
 #include "gpu/device_fixture.h"
 #include "verify/compare.h"
@@ -85,9 +86,8 @@ int64_t split_entries(const Plan& plan) {
     PassRecord record;
     std::memcpy(&record, bytes.data() + pass_record_offset_bytes(p), sizeof(record));
     for (const AttentionSection& section : record.sections) {
-      splits +=
-          std::count_if(entries + section.entry_begin, entries + section.entry_begin + section.entry_count,
-                        [](const AttentionEntry& entry) { return num_kv_splits_of(entry.flags) > 0; });
+      splits += std::count_if(entries + section.entry_begin,
+                              entries + section.entry_begin + section.entry_count, is_split);
     }
   }
   return splits;

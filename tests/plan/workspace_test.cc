@@ -54,8 +54,9 @@ TEST(Workspace, RegionsAreDisjointAndAligned) {
   }
   const auto count = [](const auto& records) { return static_cast<int64_t>(records.size()); };
   EXPECT_EQ(at.max_kv_splits, 6);
-  EXPECT_EQ(at.metadata_bytes, metadata_size_bytes({count(plan.passes), count(plan.spans), count(plan.tiles),
-                                                    count(plan.blocks), at.max_kv_splits}));
+  const Checked64 metadata_bytes = metadata_size_bytes(
+      {count(plan.passes), count(plan.spans), count(plan.tiles), count(plan.blocks), at.max_kv_splits});
+  EXPECT_EQ(at.metadata_bytes, round_up(metadata_bytes.value(), 256));
 }
 
 TEST(Workspace, LongKeysReserveRoomForPartialResults) {

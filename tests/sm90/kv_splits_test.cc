@@ -12,40 +12,12 @@
 #include "backend/sm90/metadata.h"
 #include "backend/sm90/small_metadata.h"
 #include "plan/kv_splits.h"
+#include "sm90/ragged_call.h"
 
 namespace mlaprefill::sm90 {
 namespace {
 
 constexpr int64_t kMostSplits = 198;  // of 132 SMs
-
-struct Request {
-  int64_t new_tokens;
-  int64_t keys;
-};
-
-/// Spans over keys and queries that follow one another; causal ones are bottom-right.
-std::vector<AttentionSpan> spans_of(const std::vector<Request>& requests, bool causal) {
-  std::vector<AttentionSpan> spans;
-  int64_t q_row = 0, k_row = 0;
-  for (const Request& request : requests) {
-    AttentionSpan span{.q_row = q_row, .q_len = request.new_tokens, .k_row = k_row, .k_len = request.keys};
-    if (causal) span.causal_offset = request.keys - request.new_tokens;
-    spans.push_back(span);
-    q_row += request.new_tokens;
-    k_row += request.keys;
-  }
-  return spans;
-}
-
-AttentionArgs args_of(const std::vector<AttentionSpan>& spans, int64_t heads) {
-  const AttentionSpan& last = spans.back();
-  AttentionArgs args;
-  args.q = ConstTensor(nullptr, DType::kBF16, {last.q_row + last.q_len, heads, 192});
-  args.k = ConstTensor(nullptr, DType::kBF16, {last.k_row + last.k_len, heads, 128});
-  args.v = ConstTensor(nullptr, DType::kBF16, {last.k_row + last.k_len, heads, 128});
-  args.spans = spans;
-  return args;
-}
 
 /// How many splits each request's first tile has; 0: none.
 std::vector<int32_t> splits_by_request(const std::vector<Request>& requests, int64_t heads,

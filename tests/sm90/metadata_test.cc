@@ -8,6 +8,9 @@
 #include <map>
 #include <vector>
 
+#include "backend/sm90/kv_splits.h"
+#include "sm90/ragged_call.h"
+
 namespace mlaprefill::sm90 {
 namespace {
 
@@ -25,22 +28,29 @@ MlaDims dims_with(int32_t heads) {
           .softmax_scale = 0.1};
 }
 
-/// A plan of several passes whose requests have 300, 0, 1, 70 and 128 new tokens.
-Plan make_mixed_plan(int32_t heads) {
-  const std::vector<int32_t> starts{0, 300, 300, 301, 371, 499};
-  const std::vector<int32_t> contexts{100, 40, 700, 0, 33};
-  const std::vector<int32_t> table(5 * 44, 3);
+/// A plan over a paged cache of requests with these first rows and cached tokens.
+Plan make_paged_plan(const std::vector<int32_t>& starts, const std::vector<int32_t>& contexts, int32_t heads,
+                     int64_t workspace_tokens) {
+  constexpr int64_t kBlocks = 600;
+  const auto requests = static_cast<int64_t>(contexts.size());
+  const std::vector<int32_t> table(static_cast<size_t>(requests * kBlocks), 3);
   RaggedBatch batch;
   batch.query_start_loc = starts;
   batch.context_lens = contexts;
-  batch.block_table = {table.data(), 5, 44, 44};
+  batch.block_table = {table.data(), requests, kBlocks, kBlocks};
   batch.block_size = 16;
-  PlanOptions options;
-  options.workspace_tokens = 512;
-  auto plan = make_plan(dims_with(heads), batch, options, kDevice);
+  auto plan = make_plan(dims_with(heads), batch, {.workspace_tokens = workspace_tokens}, kDevice);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   return std::move(plan).value();
 }
+
+/// Of several passes; the requests have 300, 0, 1, 70 and 128 new tokens.
+Plan make_mixed_plan(int32_t heads) {
+  return make_paged_plan({0, 300, 300, 301, 371, 499}, {100, 40, 700, 0, 33}, heads, 512);
+}
+
+/// Of several passes in which keys are split.
+Plan make_long_plan() { return make_paged_plan({0, 300, 300, 340}, {9000, 40, 5000}, 16, 4096); }
 
 template <typename T>
 T read(const std::vector<std::byte>& bytes, int64_t offset) {
@@ -55,21 +65,6 @@ std::vector<std::byte> call_metadata(const AttentionArgs& args) {
   std::vector<std::byte> bytes(static_cast<size_t>(schedule.size_bytes()));
   write_call_metadata(args, schedule, bytes.data());
   return bytes;
-}
-
-/// A plan of several passes in which keys are split.
-Plan make_long_plan() {
-  const std::vector<int32_t> starts{0, 300, 300, 340};
-  const std::vector<int32_t> contexts{9000, 40, 5000};
-  const std::vector<int32_t> table(3 * 600, 3);
-  RaggedBatch batch;
-  batch.query_start_loc = starts;
-  batch.context_lens = contexts;
-  batch.block_table = {table.data(), 3, 600, 600};
-  batch.block_size = 16;
-  auto plan = make_plan(dims_with(16), batch, {.workspace_tokens = 4096}, kDevice);
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  return std::move(plan).value();
 }
 
 /// The plan's metadata in a region that held other data.
@@ -111,7 +106,7 @@ void expect_every_tile_once(const Plan& plan, bool splits) {
         const int32_t heads = heads_per_item(row_split_of(entry.flags));
         EXPECT_EQ(section.items_per_entry, (plan.dims.num_heads + heads - 1) / heads);
         EXPECT_LE(entry.q_rows * heads, kMaxEntryRows);
-        split_entries += num_kv_splits_of(entry.flags) > 0;
+        split_entries += is_split(entry);
         if (kv_split_index_of(entry.flags) > 0) continue;
         ++found[{p, entry.q_row, entry.q_rows, entry.kv_row}];
       }
@@ -183,18 +178,9 @@ TEST(Sm90Metadata, CallEntriesCarryTheCausalOffset) {
 
 // Four requests of 512 new tokens over 16,384: what L2 cannot hold is shared between neighbours.
 TEST(Sm90Metadata, EntriesThatShareManyKeysStandTogetherWhenThereIsMuchToDo) {
-  std::vector<AttentionSpan> spans;
-  for (int64_t r = 0; r < 4; ++r) {
-    spans.push_back(
-        {.q_row = 512 * r, .q_len = 512, .k_row = 16896 * r, .k_len = 16896, .causal_offset = 16384});
-  }
+  const auto spans = spans_of(std::vector<Request>(4, {512, 16896}), true);
   for (const int64_t heads : {16, 256}) {
-    AttentionArgs args;
-    args.q = ConstTensor(nullptr, DType::kBF16, {2048, heads, 192});
-    args.k = ConstTensor(nullptr, DType::kBF16, {4 * 16896, heads, 128});
-    args.v = ConstTensor(nullptr, DType::kBF16, {4 * 16896, heads, 128});
-    args.spans = spans;
-    const std::vector<std::byte> bytes = call_metadata(args);
+    const std::vector<std::byte> bytes = call_metadata(args_of(spans, heads));
     std::vector<int32_t> rows;
     for (int64_t e = 0; e < 8; ++e) {
       rows.push_back(read<AttentionEntry>(
@@ -208,7 +194,7 @@ TEST(Sm90Metadata, EntriesThatShareManyKeysStandTogetherWhenThereIsMuchToDo) {
 }
 
 struct Grouping {
-  std::vector<std::array<int64_t, 2>> requests;  ///< new tokens, keys
+  std::vector<Request> requests;
   int64_t heads;
   int64_t group_items;
 };
@@ -216,8 +202,8 @@ struct Grouping {
 // Groups of 5, 5, 5 and 1 of 16 heads, or of one head where a few requests have most keys, would leave much
 // of the device idle over the last one. Many items of about the same cost that share keys go head by head.
 TEST(Sm90Metadata, GroupsOfHeadsFillTheDevice) {
-  const std::vector<std::array<int64_t, 2>> apart(32, {64, 2048});
-  const std::vector<std::array<int64_t, 2>> uneven{{2048, 62048}, {2048, 22048}, {2048, 10048}};
+  const std::vector<Request> apart(32, {64, 2048});
+  const std::vector<Request> uneven{{2048, 62048}, {2048, 22048}, {2048, 10048}};
   for (const Grouping& c : std::vector<Grouping>{{{{9216, 9216}}, 16, 4},
                                                  {{{9216, 9216}}, 128, 4},
                                                  {{{9216, 9216}}, 20, 5},
@@ -229,22 +215,10 @@ TEST(Sm90Metadata, GroupsOfHeadsFillTheDevice) {
                                                  {{{8192, 49152}}, 16, 4},
                                                  {{{8192, 49152}}, 128, 1},
                                                  {apart, 128, 4}}) {
-    std::vector<AttentionSpan> spans;
-    int64_t queries = 0, keys = 0;
-    for (const auto& [fresh, all] : c.requests) {
-      spans.push_back(
-          {.q_row = queries, .q_len = fresh, .k_row = keys, .k_len = all, .causal_offset = all - fresh});
-      queries += fresh;
-      keys += all;
-    }
-    AttentionArgs args;
-    args.q = ConstTensor(nullptr, DType::kBF16, {queries, c.heads, 192});
-    args.k = ConstTensor(nullptr, DType::kBF16, {keys, c.heads, 128});
-    args.v = ConstTensor(nullptr, DType::kBF16, {keys, c.heads, 128});
-    args.spans = spans;
-    const std::vector<std::byte> bytes = call_metadata(args);
+    const auto spans = spans_of(c.requests, true);
+    const std::vector<std::byte> bytes = call_metadata(args_of(spans, c.heads));
     EXPECT_EQ(read<PassRecord>(bytes, pass_record_offset_bytes(0)).sections[0].group_items, c.group_items)
-        << keys << " keys, " << c.heads << " heads";
+        << c.requests[0].keys << " keys, " << c.heads << " heads";
   }
 }
 

@@ -11,6 +11,8 @@ namespace mlaprefill::sm90 {
 /// Clusters that an H100 SXM or H200 runs at once; schedules are made for them.
 inline constexpr int64_t kClusters = 66;
 
+inline bool is_split(const AttentionEntry& entry) { return num_kv_splits_of(entry.flags) > 0; }
+
 /// Items of one entry: each takes one head or several.
 int32_t items_per_entry(const AttentionEntry& entry, int32_t num_heads);
 

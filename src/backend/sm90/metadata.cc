@@ -24,8 +24,6 @@ constexpr int64_t kItemsWorthGrouping = 1024;
 /// What an item costs besides its keys, in keys.
 constexpr int64_t kItemCostKeys = 256;
 
-bool is_split(const AttentionEntry& entry) { return num_kv_splits_of(entry.flags) > 0; }
-
 struct HeadShape {
   int32_t num_heads = 0;
   int64_t kv_row_bytes = 0;  ///< key and value of one token for one head
@@ -228,7 +226,7 @@ CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits) {
   MetadataCounts counts{.passes = 1};
   bool splits = false;
   for (const AttentionSpan& span : args.spans) {
-    counts.tiles += ceil_div(span.q_len, kMaxEntryRows);
+    counts.tiles = counts.tiles + ceil_div(span.q_len, kMaxEntryRows);
     const bool sees_all = span.causal_offset >= span.k_len;
     const int64_t visible = sees_all ? span.k_len : std::min(span.k_len, span.causal_offset + span.q_len);
     splits |= span.q_len > 0 && may_split_keys(ceil_div(visible, kKeyTileTokens));
@@ -236,7 +234,8 @@ CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits) {
   if (splits && !args.invariant) counts.kv_splits = most_kv_splits;
   const int64_t partial_bytes =
       kMaxEntryRows * partial_row_words(args.v.shape[2]) * static_cast<int64_t>(sizeof(float));
-  CallLayout layout{.metadata_bytes = metadata_size_bytes(counts), .max_kv_splits = counts.kv_splits};
+  CallLayout layout{.metadata_bytes = round_up(metadata_size_bytes(counts).value(), 256),
+                    .max_kv_splits = counts.kv_splits};
   layout.total_bytes = layout.metadata_bytes + layout.max_kv_splits * partial_bytes;
   return layout;
 }

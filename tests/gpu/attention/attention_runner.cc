@@ -5,6 +5,7 @@
 
 #include "backend/internal.h"
 #include "backend/sm90/cuda_status.h"
+#include "backend/sm90/kv_splits.h"
 #include "core/error.h"
 #include "plan/kv_splits.h"
 
@@ -23,8 +24,7 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
 
   const CallLayout layout = lay_out_call(args, most_kv_splits({.num_processors = processors}));
   if (!schedule.has_value()) schedule = schedule_call(args, layout.max_kv_splits);
-  runner->num_splits_ = std::count_if(schedule->entries.begin(), schedule->entries.end(),
-                                      [](const AttentionEntry& e) { return num_kv_splits_of(e.flags) > 0; });
+  runner->num_splits_ = std::count_if(schedule->entries.begin(), schedule->entries.end(), is_split);
   std::vector<std::byte> metadata(static_cast<size_t>(schedule->size_bytes()));
   write_call_metadata(args, *schedule, metadata.data());
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
