@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "backend/sm90/metadata.h"
@@ -77,8 +78,73 @@ TEST(Sm90KvSplits, TheStateEntersWithTheFirstSplitAlone) {
   }
 }
 
-/// Random batches: the splits of a tile are its keys cut at key tiles, and no two items share a partial or
-/// counters.
+/// One work item: a head item of an entry.
+struct Item {
+  AttentionEntry entry;
+  int32_t first_partial;
+};
+
+/// Items by first row and head item.
+std::map<std::pair<int32_t, int32_t>, std::vector<Item>> items_of(const Schedule& schedule) {
+  std::map<std::pair<int32_t, int32_t>, std::vector<Item>> items;
+  for (const AttentionSection& section : schedule.sections) {
+    for (int32_t e = 0; e < section.entry_count; ++e) {
+      const AttentionEntry& entry = schedule.entries[static_cast<size_t>(section.entry_begin + e)];
+      for (int32_t i = 0; i < section.items_per_entry; ++i) {
+        const int32_t head = section.first_head_item + i;
+        const int32_t partial =
+            (first_partial_of(entry.flags) + head * num_kv_splits_of(entry.flags)) % kMaxSplitsPerLaunch;
+        items[{entry.q_row, head}].push_back({entry, partial});
+      }
+    }
+  }
+  return items;
+}
+
+/// The splits of each item are its keys cut at key tiles, and no two items share a partial or counters.
+void expect_every_key_once(const AttentionArgs& args) {
+  const auto whole = items_of(schedule_call(args, 0));
+  const Schedule schedule = schedule_call(args, kMostSplits);
+  auto items = items_of(schedule);
+  EXPECT_LE(call_metadata_bytes(schedule), lay_out_call(args, kMostSplits).metadata_bytes);
+  ASSERT_EQ(items.size(), whole.size());
+  const auto room = static_cast<size_t>(schedule.kv_splits);
+  std::vector<bool> partial_taken(room), counters_taken(room / 2);
+  for (const auto& [place, one] : whole) {
+    ASSERT_EQ(one.size(), 1U);
+    const AttentionEntry& tile = one[0].entry;
+    auto& parts = items[place];
+    if (parts.size() == 1) {
+      EXPECT_EQ(num_kv_splits_of(parts[0].entry.flags), 0);
+      continue;
+    }
+    std::sort(parts.begin(), parts.end(),
+              [](const Item& a, const Item& b) { return a.entry.kv_row < b.entry.kv_row; });
+    const auto splits = static_cast<int32_t>(parts.size());
+    const int32_t first = parts[0].first_partial;
+    ASSERT_LE(first + splits, schedule.kv_splits);
+    EXPECT_FALSE(counters_taken[static_cast<size_t>(first / 2)]);
+    counters_taken[static_cast<size_t>(first / 2)] = true;
+    int32_t next = tile.kv_row;
+    for (int32_t i = 0; i < splits; ++i) {
+      const AttentionEntry& part = parts[static_cast<size_t>(i)].entry;
+      EXPECT_EQ(kv_split_index_of(part.flags), i);
+      EXPECT_EQ(num_kv_splits_of(part.flags), splits);
+      EXPECT_EQ(parts[static_cast<size_t>(i)].first_partial, first);
+      EXPECT_EQ(part.kv_row, next);
+      EXPECT_EQ((part.kv_row - tile.kv_row) % kKeyTileTokens, 0);
+      EXPECT_GE(visible_keys(part), (kMinSplitKeyTiles - 1) * kKeyTileTokens + 1);
+      if (tile.causal_offset != AttentionEntry::kNotCausal) {
+        EXPECT_EQ(part.causal_offset + part.kv_row, tile.causal_offset + tile.kv_row);
+      }
+      next += part.kv_len;
+      EXPECT_FALSE(partial_taken[static_cast<size_t>(first + i)]);
+      partial_taken[static_cast<size_t>(first + i)] = true;
+    }
+    EXPECT_EQ(next, tile.kv_row + tile.kv_len);
+  }
+}
+
 TEST(Sm90KvSplits, EveryKeyIsSeenOnceAndPartialsAreApart) {
   std::mt19937 random(7);
   const auto pick = [&random](int64_t least, int64_t most) {
@@ -94,75 +160,67 @@ TEST(Sm90KvSplits, EveryKeyIsSeenOnceAndPartialsAreApart) {
     }
     const int64_t heads = std::array<int64_t, 6>{1, 3, 8, 16, 40, 128}[static_cast<size_t>(pick(0, 5))];
     const auto spans = spans_of(requests, round % 2 == 0);
-    const AttentionArgs args = args_of(spans, heads);
-    const auto whole = schedule_call(args, 0).entries;
-    const CallSchedule schedule = schedule_call(args, kMostSplits);
-    const auto& entries = schedule.entries;
-    EXPECT_LE(schedule.size_bytes(), lay_out_call(args, kMostSplits).metadata_bytes);
-    std::map<int32_t, std::vector<AttentionEntry>> by_row;
-    for (const AttentionEntry& entry : entries) by_row[entry.q_row].push_back(entry);
-    ASSERT_EQ(by_row.size(), whole.size());
-
-    std::vector<bool> partial_taken(kMostSplits), counters_taken(kMostSplits / 2);
-    for (const AttentionEntry& tile : whole) {
-      auto& parts = by_row[tile.q_row];
-      if (parts.size() == 1) {
-        EXPECT_EQ(num_kv_splits_of(parts[0].flags), 0);
-        continue;
-      }
-      ++with_splits;
-      std::sort(parts.begin(), parts.end(),
-                [](const AttentionEntry& a, const AttentionEntry& b) { return a.kv_row < b.kv_row; });
-      int32_t next = tile.kv_row;
-      for (size_t i = 0; i < parts.size(); ++i) {
-        const AttentionEntry& part = parts[i];
-        EXPECT_EQ(kv_split_index_of(part.flags), static_cast<int32_t>(i));
-        EXPECT_EQ(num_kv_splits_of(part.flags), static_cast<int32_t>(parts.size()));
-        EXPECT_EQ(part.kv_row, next);
-        EXPECT_EQ((part.kv_row - tile.kv_row) % kKeyTileTokens, 0);
-        EXPECT_GE(visible_keys(part), (kMinSplitKeyTiles - 1) * kKeyTileTokens + 1);
-        if (tile.causal_offset != AttentionEntry::kNotCausal) {
-          EXPECT_EQ(part.causal_offset + part.kv_row, tile.causal_offset + tile.kv_row);
-        }
-        next += part.kv_len;
-      }
-      EXPECT_EQ(next, tile.kv_row + tile.kv_len);
-      const auto splits = static_cast<int32_t>(parts.size());
-      for (int32_t item = 0; item < items_per_entry(tile, static_cast<int32_t>(heads)); ++item) {
-        const int32_t first = first_partial_of(parts[0].flags) + item * splits;
-        ASSERT_LE(first + splits, kMostSplits);
-        EXPECT_FALSE(counters_taken[static_cast<size_t>(first / 2)]);
-        counters_taken[static_cast<size_t>(first / 2)] = true;
-        for (int32_t s = 0; s < splits; ++s) {
-          EXPECT_FALSE(partial_taken[static_cast<size_t>(first + s)]);
-          partial_taken[static_cast<size_t>(first + s)] = true;
-        }
-      }
-    }
+    expect_every_key_once(args_of(spans, heads));
+    with_splits += schedule_call(args_of(spans, heads), kMostSplits).kv_splits > 0;
   }
   EXPECT_GT(with_splits, 100);
 }
 
 /// Keys are not split if that alone would keep a call from being captured.
 TEST(Sm90KvSplits, SchedulesOfCallsStaySmall) {
-  const auto spans = spans_of({{8128, 8128}, {64, 100064}}, true);
-  const CallSchedule whole = schedule_call(args_of(spans, 1), 0);
-  auto split = whole.entries;
-  split_keys(split, 1, kMostSplits);
-  ASSERT_GT(split.size(), whole.entries.size());
-  ASSERT_GT((CallSchedule{split, kMostSplits}.size_bytes()), kSmallMetadataBytes);
-  EXPECT_LE(schedule_call(args_of(spans, 1), kMostSplits).size_bytes(), kSmallMetadataBytes);
+  std::vector<Request> requests(100, {1, 1000});
+  requests.push_back({64, 100064});
+  const auto spans = spans_of(requests, true);
+  const Schedule whole = schedule_call(args_of(spans, 1), 0);
+  ASSERT_LE(call_metadata_bytes(whole), kSmallMetadataBytes);
+  ASSERT_GT(make_schedule(whole.entries, {.num_heads = 1}, kMostSplits).kv_splits, 0);
+  EXPECT_EQ(schedule_call(args_of(spans, 1), kMostSplits).kv_splits, 0);
 
-  auto many = std::vector<Request>(120, {1, 1000});
-  many.push_back({64, 100064});
-  const auto large = spans_of(many, true);
-  ASSERT_GT(schedule_call(args_of(large, 1), 0).size_bytes(), kSmallMetadataBytes);
-  EXPECT_GT(schedule_call(args_of(large, 1), kMostSplits).entries.size(), many.size());
+  requests.insert(requests.begin(), 20, {1, 1000});
+  const auto large = spans_of(requests, true);
+  ASSERT_GT(call_metadata_bytes(schedule_call(args_of(large, 1), 0)), kSmallMetadataBytes);
+  EXPECT_GT(schedule_call(args_of(large, 1), kMostSplits).kv_splits, 0);
 }
 
 TEST(Sm90KvSplits, RoomForNoneWhereNoneAreMade) {
   const auto spans = spans_of({{8192, 8192}}, true);
-  EXPECT_EQ(schedule_call(args_of(spans, 16), kMostSplits).max_kv_splits, 0);
+  EXPECT_EQ(schedule_call(args_of(spans, 16), kMostSplits).kv_splits, 0);
+}
+
+/// Items that are no multiple of the clusters: the keys of the last ones are split, for the last heads alone.
+TEST(Sm90KvSplits, TheLastWaveIsSplit) {
+  struct Case {
+    Request request;
+    bool causal;
+    int64_t heads, kv_splits;
+  };
+  for (const Case& c : std::vector<Case>{{{8192, 32768}, false, 128, 32},
+                                         {{8192, 32768}, false, 16, 104},
+                                         {{8192, 49152}, true, 16, 104}}) {
+    const auto spans = spans_of({c.request}, c.causal);
+    const AttentionArgs args = args_of(spans, c.heads);
+    expect_every_key_once(args);
+    const Schedule schedule = schedule_call(args, kMostSplits);
+    EXPECT_EQ(schedule.kv_splits, c.kv_splits) << c.heads;
+    EXPECT_LE(call_metadata_bytes(schedule), kSmallMetadataBytes);
+    EXPECT_FALSE(is_split(schedule.entries[static_cast<size_t>(schedule.sections[0].entry_begin)]));
+    EXPECT_EQ(schedule_call(args, 0).sections[1].entry_count, 0);
+  }
+}
+
+/// After many items of different costs no wave can be told from the next.
+TEST(Sm90KvSplits, TheEndOfManyUnequalItemsIsSplit) {
+  const auto spans = spans_of({{29'952, 130'000}}, true);
+  const AttentionArgs args = args_of(spans, 16);
+  expect_every_key_once(args);
+  const Schedule schedule = schedule_call(args, kMostSplits);
+  EXPECT_GT(schedule.kv_splits, 66);
+  EXPECT_LT(schedule.sections[0].items_per_entry, 16);
+}
+
+TEST(Sm90KvSplits, WholeWavesAreNot) {
+  const auto spans = spans_of({{8448, 32768}}, false);  // 33 tiles
+  EXPECT_EQ(schedule_call(args_of(spans, 16), kMostSplits).kv_splits, 0);
 }
 
 }  // namespace

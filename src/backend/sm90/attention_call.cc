@@ -127,7 +127,7 @@ Status make_attention_call(const AttentionArgs& args, TensorMapEncoder encoder,
   auto* record = reinterpret_cast<PassRecord*>(base + pass_record_offset_bytes(args.pass));
   params.entries = reinterpret_cast<const AttentionEntry*>(
       base + entries_offset_bytes(schedule.passes, schedule.max_kv_splits));
-  params.sections = record->sections;
+  params.sections = record->sections.data();
   params.item_counter = &record->item_counter;
   params.arrivals = reinterpret_cast<uint32_t*>(base + pass_record_offset_bytes(schedule.passes));
   params.partials = static_cast<float4*>(schedule.partials);

@@ -39,7 +39,8 @@ struct AttentionEntry {
   static constexpr int32_t kSwapped = 1 << 6;     ///< of an item: the warpgroups of each CTA change places
   static constexpr int32_t kSplitIndexShift = 7;  ///< 6 bits: which of its rows' splits of keys this is
   static constexpr int32_t kNumSplitsShift = 13;  ///< 6 bits: how many there are; 0: the keys are not split
-  static constexpr int32_t kFirstPartialShift = 19;  ///< 12 bits: of the entry's first item, or of the item
+  static constexpr int32_t kFirstPartialShift =
+      19;  ///< 12 bits: of the item; of an entry, that of head item 0
 
   int32_t q_row = 0;
   int32_t q_rows = 0;
@@ -56,26 +57,31 @@ constexpr RowSplit row_split_of(int32_t flags) {
 }
 constexpr int32_t kv_split_index_of(int32_t flags) { return flags >> AttentionEntry::kSplitIndexShift & 63; }
 constexpr int32_t num_kv_splits_of(int32_t flags) { return flags >> AttentionEntry::kNumSplitsShift & 63; }
-constexpr int32_t first_partial_of(int32_t flags) { return flags >> AttentionEntry::kFirstPartialShift; }
 
 inline constexpr int32_t kMaxSplitsPerEntry = 32;
 inline constexpr int32_t kMaxSplitsPerLaunch = 4096;  ///< counted for each head item
 static_assert(kMaxSplitsPerEntry < 1 << 6);           // and its arrivals fit in 8 bits
 static_assert(kMaxSplitsPerLaunch <= 1 << (31 - AttentionEntry::kFirstPartialShift));
 
+/// Counted modulo kMaxSplitsPerLaunch: head item 0 need not be among those of the section.
+constexpr int32_t first_partial_of(int32_t flags) {
+  return flags >> AttentionEntry::kFirstPartialShift & (kMaxSplitsPerLaunch - 1);
+}
+
 /// Bytes of AttentionParams::arrivals: 4 words an item, and every item has two splits or more.
 constexpr int64_t arrivals_bytes(int64_t kv_splits) { return (kv_splits + 1) / 2 * 16; }
 
-/// A run of entries of equal RowSplit. Its work items are ordered by groups of `group_items` head items, then
-/// entry, then head item within the group: entries that share keys meet in L2.
-/// A list of sections ends with one of no entries.
+/// A run of entries of equal RowSplit and, of each, a run of head items. Its work items are ordered by groups
+/// of `group_items` head items, then entry, then head item within the group: entries that share keys meet in
+/// L2. A list of sections ends with one of no entries.
 struct AttentionSection {
   uint32_t item_end = 0;  ///< items of this section and all before it
   int32_t entry_begin = 0;
   int32_t entry_count = 0;
-  int32_t items_per_entry = 0;  ///< ceil(num_heads / heads_per_item)
+  int32_t items_per_entry = 0;  ///< ceil(num_heads / heads_per_item) if all heads are the section's
   int32_t group_items = 0;
-  int32_t reserved[3] = {};
+  int32_t first_head_item = 0;
+  int32_t reserved[2] = {};
 };
 static_assert(sizeof(AttentionSection) == 32);
 

@@ -20,31 +20,33 @@ __device__ __forceinline__ void free_item(const ItemSlot& slot) {
 }
 
 /// Turns item numbers, which a cluster sees in increasing order, into work.
+template <class Traits>
 class ItemDecoder {
  public:
-  __device__ ItemDecoder(const AttentionParams& params, int32_t key_tile)
-      : params_(params), section_(params.sections), key_tile_(key_tile) {}
+  __device__ explicit ItemDecoder(const AttentionParams& params) : params_(params) {}
 
   __device__ WorkItem decode(uint32_t item) {
-    while (section_->entry_count > 0 && item >= section_->item_end) {
-      first_item_ = section_->item_end;
-      ++section_;
+    const AttentionSection* section = params_.sections + section_;
+    for (; section->entry_count > 0 && item >= section->item_end; ++section_) {
+      first_item_ = section->item_end;
+      ++section;
     }
-    if (section_->entry_count == 0) return {.tiles = -1};
-    const auto entries = static_cast<uint32_t>(section_->entry_count);
-    const auto group_items = static_cast<uint32_t>(section_->group_items);
+    if (section->entry_count == 0) return {.tiles = -1};
+    const auto entries = static_cast<uint32_t>(section->entry_count);
+    const auto group_items = static_cast<uint32_t>(section->group_items);
     const uint32_t local = item - first_item_;
     const uint32_t group_size = entries * group_items;
     const uint32_t group = local / group_size;
     const uint32_t in_group = local - group * group_size;
-    const uint32_t heads = min(group_items, section_->items_per_entry - group * group_items);
+    const uint32_t heads = min(group_items, section->items_per_entry - group * group_items);
     const uint32_t entry_index = in_group / heads;
-    const uint32_t head_item = group * group_items + in_group - entry_index * heads;
+    const uint32_t head_item =
+        section->first_head_item + group * group_items + in_group - entry_index * heads;
 
-    const AttentionEntry entry = params_.entries[section_->entry_begin + entry_index];
+    const AttentionEntry entry = params_.entries[section->entry_begin + entry_index];
     const auto split = row_split_of(entry.flags);
     const int32_t visible = max(0, min(entry.kv_len, entry.causal_offset + entry.q_rows));
-    const int32_t tiles = (visible + key_tile_ - 1) / key_tile_;
+    const int32_t tiles = (visible + Traits::kKeyTile - 1) / Traits::kKeyTile;
     const uint32_t first_slot = ring_;
     ring_ += slots_per_tile(split) * static_cast<uint32_t>(tiles);
     return {.q_row = entry.q_row,
@@ -64,10 +66,9 @@ class ItemDecoder {
 
  private:
   const AttentionParams& params_;
-  const AttentionSection* section_;
+  uint32_t section_ = 0;
   uint32_t first_item_ = 0;
   uint32_t ring_ = 0;  // slots the K and V rings of a CTA have moved
-  int32_t key_tile_;
 };
 
 /// Run by one thread of CTA 0. An item is claimed only when the K producer nears the end of the one before,
@@ -77,7 +78,7 @@ class ItemDecoder {
 template <class Traits>
 __device__ __forceinline__ void schedule(const AttentionParams& params, SharedStorage<Traits>& shared) {
   const uint32_t clusters = gridDim.x / kClusterCtas;
-  ItemDecoder decoder(params, Traits::kKeyTile);
+  ItemDecoder<Traits> decoder(params);
   for (uint32_t n = 0;; ++n) {
     const ItemSlot& slot = shared.items[n % kItemSlots];
     uint32_t number = blockIdx.x / kClusterCtas;

@@ -12,9 +12,9 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 /// The carried part of the softmax of a thread's two rows. `max` is a reference point in the natural-log
-/// domain of scaled logits, not always the true maximum: it starts from a few scores and moves only when a row
-/// outgrows it by kSlack, so that the output is rarely rescaled. What is carried between launches is exactly
-/// this, hence results do not depend on where the keys are cut between launches.
+/// domain of scaled logits, not always the true maximum: it starts from a few scores and moves only when a
+/// row outgrows it by kSlack, so that the output is rarely rescaled. What is carried between launches is
+/// exactly this, hence results do not depend on where the keys are cut between launches.
 struct RowState {
   float max[2];
   float sum[2];
@@ -33,7 +33,8 @@ __device__ __forceinline__ float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-/// Gives rows that have no reference point one, the greatest of eight of their scores; -inf if those are hidden.
+/// Gives rows that have no reference point one, the greatest of eight of their scores; -inf if those are
+/// hidden.
 template <int kScores>
 __device__ __forceinline__ void start_max(const float (&scores)[kScores], RowState& rows, float scale) {
 #pragma unroll

@@ -1,27 +1,19 @@
 #include "backend/sm90/kv_splits.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <span>
 #include <utility>
 
+#include "backend/sm90/launch_time.h"
 #include "core/checked.h"
 #include "plan/kv_splits.h"
 
 namespace mlaprefill::sm90 {
 namespace {
 
-/// Times in tenths of that of a key tile: of an item besides its tiles, of writing a split's partials, and of
-/// reading those of one split when they are merged.
-constexpr int64_t kTileTime = 10;
-constexpr int64_t kItemTime = 23;
-constexpr int64_t kStoreTime = 8;
-constexpr int64_t kMergeTime = 4;
 /// Items that are placed on clusters one by one; cheaper ones, if there are more, fill what is left.
 constexpr int64_t kPlacedItems = 4 * kClusters;
-
-constexpr int64_t item_time(int64_t tiles) { return tiles * kTileTime + kItemTime; }
 
 /// An entry's part in a launch.
 struct Work {
@@ -41,13 +33,6 @@ struct Cut {
   }
 };
 
-/// Items of equal time.
-struct Batch {
-  int64_t time = 0;
-  int64_t items = 0;
-  int64_t merge_time = 0;
-};
-
 int64_t splits_in(std::span<const Work> work, const Cut& cut) {
   int64_t sum = 0;
   for (size_t i = 0; i < work.size(); ++i) {
@@ -56,27 +41,6 @@ int64_t splits_in(std::span<const Work> work, const Cut& cut) {
   }
   return sum;
 }
-
-/// When each cluster is free: a heap, the earliest first.
-class Clusters {
- public:
-  /// Gives the first cluster that is free something to do and returns when it will be free again.
-  int64_t occupy(int64_t time) {
-    const int64_t end = busy_until_[0] + time;
-    size_t at = 0;
-    for (size_t child = 1; child < busy_until_.size(); child = 2 * at + 1) {
-      if (child + 1 < busy_until_.size() && busy_until_[child + 1] < busy_until_[child]) ++child;
-      if (busy_until_[child] >= end) break;
-      busy_until_[at] = busy_until_[child];
-      at = child;
-    }
-    busy_until_[at] = end;
-    return end;
-  }
-
- private:
-  std::array<int64_t, kClusters> busy_until_{};
-};
 
 /// Time after which the last of batches ends when clusters take their items one after the other.
 int64_t time_to_run(std::span<const Batch> batches) {
@@ -156,21 +120,6 @@ Cut choose_cut(std::span<const Work> work, int64_t max_splits) {
   return best;
 }
 
-/// Split `split` of `splits` of an entry that has `tiles` tiles.
-AttentionEntry split_of(const AttentionEntry& entry, int64_t tiles, int64_t split, int64_t splits) {
-  const auto begin = static_cast<int32_t>(split * tiles / splits * kKeyTileTokens);
-  const bool last = split == splits - 1;
-  const auto end = last ? entry.kv_len : static_cast<int32_t>((split + 1) * tiles / splits * kKeyTileTokens);
-  AttentionEntry part = entry;
-  part.kv_row += begin;
-  part.kv_len = end - begin;
-  if (entry.causal_offset != AttentionEntry::kNotCausal) part.causal_offset -= begin;
-  if (split > 0) part.flags &= ~AttentionEntry::kResume;
-  part.flags |= static_cast<int32_t>(split) << AttentionEntry::kSplitIndexShift |
-                static_cast<int32_t>(splits) << AttentionEntry::kNumSplitsShift;
-  return part;
-}
-
 }  // namespace
 
 int32_t items_per_entry(const AttentionEntry& entry, int32_t num_heads) {
@@ -181,13 +130,36 @@ int64_t visible_keys(const AttentionEntry& entry) {
   return std::clamp<int64_t>(int64_t{entry.causal_offset} + entry.q_rows, 0, entry.kv_len);
 }
 
-void split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int64_t max_splits) {
+int64_t key_tiles_of(const AttentionEntry& entry) { return ceil_div(visible_keys(entry), kKeyTileTokens); }
+
+void append_splits(const AttentionEntry& entry, const KvCut& cut, int64_t first_partial,
+                   std::vector<AttentionEntry>& out) {
+  const int64_t tiles = key_tiles_of(entry);
+  for (int64_t split = 0; split < cut.splits; ++split) {
+    const bool last = split == cut.splits - 1;
+    const auto begin = static_cast<int32_t>(cut.first_tile(tiles, split) * kKeyTileTokens);
+    const auto end =
+        last ? entry.kv_len : static_cast<int32_t>(cut.first_tile(tiles, split + 1) * kKeyTileTokens);
+    AttentionEntry part = entry;
+    part.kv_row += begin;
+    part.kv_len = end - begin;
+    if (entry.causal_offset != AttentionEntry::kNotCausal) part.causal_offset -= begin;
+    if (split > 0) part.flags &= ~AttentionEntry::kResume;
+    part.flags |= static_cast<int32_t>(split) << AttentionEntry::kSplitIndexShift |
+                  static_cast<int32_t>(cut.splits) << AttentionEntry::kNumSplitsShift |
+                  static_cast<int32_t>(first_partial & (kMaxSplitsPerLaunch - 1))
+                      << AttentionEntry::kFirstPartialShift;
+    out.push_back(part);
+  }
+}
+
+int64_t split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int64_t max_splits) {
   std::vector<Work> work;
   for (const AttentionEntry& entry : entries) {
-    work.push_back({ceil_div(visible_keys(entry), kKeyTileTokens), items_per_entry(entry, num_heads)});
+    work.push_back({key_tiles_of(entry), items_per_entry(entry, num_heads)});
   }
   const Cut cut = choose_cut(work, std::min<int64_t>(max_splits, kMaxSplitsPerLaunch));
-  if (cut.whole == work.size()) return;
+  if (cut.whole == work.size()) return 0;
   std::vector<AttentionEntry> split;
   int64_t partials = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -196,14 +168,12 @@ void split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int64_t
       split.push_back(entries[i]);
       continue;
     }
-    for (int64_t s = 0; s < splits; ++s) {
-      split.push_back(split_of(entries[i], work[i].tiles, s, splits));
-      split.back().flags |= static_cast<int32_t>(partials) << AttentionEntry::kFirstPartialShift;
-    }
+    append_splits(entries[i], {.splits = splits}, partials, split);
     partials += splits * work[i].items;
   }
   std::stable_sort(split.begin(), split.end(), sees_more);
   entries = std::move(split);
+  return partials;
 }
 
 }  // namespace mlaprefill::sm90

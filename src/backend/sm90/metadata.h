@@ -7,11 +7,12 @@
 // and the kernels find the rest through them, so one captured graph serves every plan of the same bounds.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "backend/sm90/attention_params.h"
+#include "backend/sm90/schedule.h"
 #include "mlaprefill/backend.h"
 #include "mlaprefill/plan.h"
 #include "plan/metadata_size.h"
@@ -24,10 +25,8 @@ struct MetadataHeader {
   int64_t block_size = 0;
 };
 
-inline constexpr int kSections = 3;
-
 struct PassRecord {
-  AttentionSection sections[kSections + 1];  ///< one for each RowSplit that has entries, then an empty one
+  std::array<AttentionSection, kSections + 1> sections{};  ///< those of Schedule
   uint32_t item_counter = 0;
   int32_t span_begin = 0;
   int32_t span_count = 0;
@@ -69,22 +68,15 @@ struct CallLayout {
 /// Follows from the tensors' shapes, the spans and `invariant`. Spans need not have been validated.
 CallLayout lay_out_call(const AttentionArgs& args, int64_t most_kv_splits);
 
-/// The schedule of such a call: its entries, and max_kv_splits, or 0 where no keys are split after all.
-struct CallSchedule {
-  std::vector<AttentionEntry> entries;
-  int64_t max_kv_splits = 0;
+/// The schedule of such a call. Splits no keys if that alone would make it too large for kernel parameters.
+Schedule schedule_call(const AttentionArgs& args, int64_t max_kv_splits);
 
-  /// A header, one pass record, arrivals and entries.
-  int64_t size_bytes() const {
-    return entries_offset_bytes(1, max_kv_splits) +
-           static_cast<int64_t>(entries.size() * sizeof(AttentionEntry));
-  }
-};
+/// Bytes of its metadata: a header, one pass record, arrivals and entries.
+inline int64_t call_metadata_bytes(const Schedule& schedule) {
+  return entries_offset_bytes(1, schedule.kv_splits) +
+         static_cast<int64_t>(schedule.entries.size() * sizeof(AttentionEntry));
+}
 
-/// Splits no keys if that alone would make the schedule too large for kernel parameters.
-CallSchedule schedule_call(const AttentionArgs& args, int64_t max_kv_splits);
-
-/// Writes the schedule's metadata, size_bytes() of it.
-void write_call_metadata(const AttentionArgs& args, const CallSchedule& schedule, std::byte* out);
+void write_call_metadata(const Schedule& schedule, std::byte* out);
 
 }  // namespace mlaprefill::sm90

@@ -147,7 +147,7 @@ class Sm90Backend final : public Backend {
 
   Status planned_attention(const AttentionArgs& args, Stream stream) const;
   /// Enqueues the transfer of an unplanned call's schedule to its workspace.
-  Status upload_call(const AttentionArgs& args, const CallSchedule& schedule, Stream stream) const;
+  Status upload_call(const AttentionArgs& args, const Schedule& schedule, Stream stream) const;
   Status check_uploaded(const Plan& plan, const Workspace& workspace) const;
   Status enqueue(const AttentionArgs& args, const DeviceSchedule& schedule, Stream stream) const;
 
@@ -249,7 +249,7 @@ Status Sm90Backend::attention(const AttentionArgs& args, Stream stream) const {
   const CallLayout layout = lay_out_call(args, most_kv_splits(device_properties()));
   MLAPREFILL_RETURN_IF_ERROR(check_size(args.workspace, layout.total_bytes));
   const DeviceGuard guard(device_);
-  const CallSchedule schedule = schedule_call(args, layout.max_kv_splits);
+  const Schedule schedule = schedule_call(args, layout.max_kv_splits);
   MLAPREFILL_RETURN_IF_ERROR(upload_call(args, schedule, stream));
   AttentionArgs call = args;
   call.pass = 0;
@@ -257,17 +257,16 @@ Status Sm90Backend::attention(const AttentionArgs& args, Stream stream) const {
   return enqueue(call,
                  {.metadata = base,
                   .passes = 1,
-                  .max_kv_splits = schedule.max_kv_splits,
+                  .max_kv_splits = schedule.kv_splits,
                   .partials = base + layout.metadata_bytes},
                  stream);
 }
 
-Status Sm90Backend::upload_call(const AttentionArgs& args, const CallSchedule& schedule,
-                                Stream stream) const {
-  const int64_t size_bytes = schedule.size_bytes();
+Status Sm90Backend::upload_call(const AttentionArgs& args, const Schedule& schedule, Stream stream) const {
+  const int64_t size_bytes = call_metadata_bytes(schedule);
   if (size_bytes <= kSmallMetadataBytes) {
     SmallMetadata metadata;
-    write_call_metadata(args, schedule, metadata.bytes.data());
+    write_call_metadata(schedule, metadata.bytes.data());
     return cuda_status(store_small_metadata(metadata, size_bytes, args.workspace.data, cuda_stream(stream)),
                        "metadata");
   }
@@ -280,7 +279,7 @@ Status Sm90Backend::upload_call(const AttentionArgs& args, const CallSchedule& s
   }
   auto lease = ring_->acquire(size_bytes);
   if (!lease.ok()) return lease.status();
-  write_call_metadata(args, schedule, lease->data());
+  write_call_metadata(schedule, lease->data());
   return lease->copy_to(args.workspace.data, size_bytes, cuda_stream(stream));
 }
 

@@ -111,7 +111,7 @@ class Batch {
     return args;
   }
 
-  void run(const std::vector<AttentionSpan>& spans, std::optional<CallSchedule> schedule = std::nullopt) {
+  void run(const std::vector<AttentionSpan>& spans, std::optional<Schedule> schedule = std::nullopt) {
     const auto runner = AttentionRunner::create(call_of(spans), std::move(schedule));
     ASSERT_TRUE(runner.ok()) << runner.status().message();
     num_splits_ = runner.value()->num_splits();

@@ -12,7 +12,7 @@
 namespace mlaprefill::sm90 {
 
 Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const AttentionArgs& args,
-                                                                 std::optional<CallSchedule> schedule) {
+                                                                 std::optional<Schedule> schedule) {
   MLAPREFILL_RETURN_IF_ERROR(validate(args));
   int device = 0;
   int processors = 0;
@@ -25,8 +25,8 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
   const CallLayout layout = lay_out_call(args, most_kv_splits({.num_processors = processors}));
   if (!schedule.has_value()) schedule = schedule_call(args, layout.max_kv_splits);
   runner->num_splits_ = std::count_if(schedule->entries.begin(), schedule->entries.end(), is_split);
-  std::vector<std::byte> metadata(static_cast<size_t>(schedule->size_bytes()));
-  write_call_metadata(args, *schedule, metadata.data());
+  std::vector<std::byte> metadata(static_cast<size_t>(call_metadata_bytes(*schedule)));
+  write_call_metadata(*schedule, metadata.data());
   MLAPREFILL_RETURN_IF_ERROR(cuda_status(prepare_attention(), "attention kernels"));
   MLAPREFILL_RETURN_IF_ERROR(
       cuda_status(cudaMalloc(&runner->workspace_, static_cast<size_t>(layout.total_bytes)), "workspace"));
@@ -34,7 +34,7 @@ Result<std::unique_ptr<AttentionRunner>> AttentionRunner::create(const Attention
       cudaMemcpy(runner->workspace_, metadata.data(), metadata.size(), cudaMemcpyHostToDevice), "metadata"));
   const DeviceSchedule uploaded{
       .metadata = runner->workspace_,
-      .max_kv_splits = schedule->max_kv_splits,
+      .max_kv_splits = schedule->kv_splits,
       .partials = static_cast<std::byte*>(runner->workspace_) + layout.metadata_bytes};
   MLAPREFILL_RETURN_IF_ERROR(make_attention_call(args, find_tensor_map_encoder(), uploaded, runner->call_));
   return runner;

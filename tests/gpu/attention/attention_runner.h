@@ -17,7 +17,7 @@ class AttentionRunner {
   /// `args` has neither plan nor workspace: the runner owns the schedule of its spans, or the one given
   /// instead.
   static Result<std::unique_ptr<AttentionRunner>> create(const AttentionArgs& args,
-                                                         std::optional<CallSchedule> schedule = std::nullopt);
+                                                         std::optional<Schedule> schedule = std::nullopt);
   ~AttentionRunner() { cudaFree(workspace_); }
   AttentionRunner(const AttentionRunner&) = delete;
   AttentionRunner& operator=(const AttentionRunner&) = delete;

@@ -29,6 +29,25 @@ TEST(AttentionSplits, AgainstFp64) {
   }
 }
 
+/// Whole items first, then the last entries split, for the last heads alone.
+void check_last_wave(const Shape& shape, const std::vector<AttentionSpan>& spans) {
+  Batch<__nv_bfloat16> batch(shape, spans);
+  const Schedule schedule = schedule_call(batch.call_of(spans), 198);
+  EXPECT_EQ(num_kv_splits_of(schedule.entries[0].flags), 0);
+  EXPECT_GT(schedule.sections[2].first_head_item, 0);
+  batch.poison_results();
+  batch.run(spans, schedule);
+  EXPECT_GT(batch.num_splits(), 0);
+  batch.check();
+}
+
+TEST(AttentionSplits, TheLastWave) {
+  check_last_wave({.heads = 40, .kv_heads = 40}, place({{1180, 4059}}, false));
+  check_last_wave({.heads = 40, .kv_heads = 10}, place({{1180, 4059}}, false));
+  check_last_wave({.dims = KernelDims::k256x256, .heads = 40, .kv_heads = 40, .scale = 0.0625f},
+                  place({{1180, 4059}}, false));
+}
+
 /// Large logits, and keys whose greatest lie in any split.
 TEST(AttentionSplits, MaximaAnywhere) {
   check_splits<__nv_bfloat16>({.scale = 1.5f}, place({{256, 5100}, {2048, 2048}}, true));
@@ -46,9 +65,9 @@ TEST(AttentionSplits, MaximaAnywhere) {
 /// Rows that see nothing of one of their splits: no schedule has such yet, but the merge allows for them.
 TEST(AttentionSplits, RowsWithoutAKeyInASplit) {
   Batch<__nv_bfloat16> batch({}, place({{256, 1100}}, true));
-  CallSchedule schedule = schedule_call(batch.call_of(batch.spans()), 0);
+  Schedule schedule = schedule_call(batch.call_of(batch.spans()), 0);
   ASSERT_EQ(schedule.entries.size(), 1U);
-  schedule.max_kv_splits = 198;
+  schedule.kv_splits = 2 * schedule.sections[0].items_per_entry;
   AttentionEntry first = schedule.entries[0];
   AttentionEntry second = first;
   constexpr int32_t kCut = 1024;  // row 179 sees it first
@@ -59,6 +78,8 @@ TEST(AttentionSplits, RowsWithoutAKeyInASplit) {
   second.causal_offset -= kCut;
   second.flags |= 2 << AttentionEntry::kNumSplitsShift | 1 << AttentionEntry::kSplitIndexShift;
   schedule.entries = {first, second};
+  schedule.sections[0].entry_count = 2;
+  schedule.sections[0].item_end = schedule.sections[1].item_end = static_cast<uint32_t>(schedule.kv_splits);
   batch.poison_results();
   batch.run(batch.spans(), schedule);
   EXPECT_EQ(batch.num_splits(), 2);
