@@ -1,5 +1,5 @@
-// Splitting of keys: where a pass has too few tiles for a device, several of its processors share the keys of
-// one tile, each leaves a partial result in the workspace and the last one merges them.
+// Splitting of keys: where the tiles of a pass would leave part of a device idle, several of its processors
+// share the keys of one tile, each leaves a partial result in the workspace and the last one merges them.
 #pragma once
 
 #include <cstdint>

@@ -84,19 +84,24 @@ struct Item {
   int32_t first_partial;
 };
 
-/// Items by first row and head item.
+/// Items by first row and head item, taken one after the other as the kernel does.
 std::map<std::pair<int32_t, int32_t>, std::vector<Item>> items_of(const Schedule& schedule) {
   std::map<std::pair<int32_t, int32_t>, std::vector<Item>> items;
+  int32_t begin = 0;
   for (const AttentionSection& section : schedule.sections) {
-    for (int32_t e = 0; e < section.entry_count; ++e) {
-      const AttentionEntry& entry = schedule.entries[static_cast<size_t>(section.entry_begin + e)];
-      for (int32_t i = 0; i < section.items_per_entry; ++i) {
-        const int32_t head = section.first_head_item + i;
-        const int32_t partial =
-            (first_partial_of(entry.flags) + head * num_kv_splits_of(entry.flags)) % kMaxSplitsPerLaunch;
-        items[{entry.q_row, head}].push_back({entry, partial});
-      }
+    const auto end = static_cast<int32_t>(section.item_end);
+    for (int32_t local = 0; local < end - begin; ++local) {
+      const int32_t group = local / (section.entry_count * section.group_items) * section.group_items;
+      const int32_t in_group = local - group * section.entry_count;
+      const int32_t heads = std::min(section.group_items, section.items_per_entry - group);
+      const int32_t head = section.first_head_item + group + in_group % heads;
+      const AttentionEntry& entry =
+          schedule.entries[static_cast<size_t>(section.entry_begin + in_group / heads)];
+      const int32_t partial =
+          (first_partial_of(entry.flags) + head * num_kv_splits_of(entry.flags)) % kMaxSplitsPerLaunch;
+      items[{entry.q_row, head}].push_back({entry, partial});
     }
+    begin = end;
   }
   return items;
 }

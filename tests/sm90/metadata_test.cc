@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/sm90/kv_splits.h"
+#include "core/checked.h"
 #include "sm90/ragged_call.h"
 
 namespace mlaprefill::sm90 {
@@ -52,6 +53,9 @@ Plan make_mixed_plan(int32_t heads) {
 /// Of several passes in which keys are split.
 Plan make_long_plan() { return make_paged_plan({0, 300, 300, 340}, {9000, 40, 5000}, 16, 4096); }
 
+/// Of two passes; the last of the first one's 200 items are split, for half of the heads.
+Plan make_last_wave_plan() { return make_paged_plan({0, 1280}, {6912}, 40, 4096); }
+
 template <typename T>
 T read(const std::vector<std::byte>& bytes, int64_t offset) {
   T value;
@@ -78,8 +82,8 @@ void expect_every_tile_once(const Plan& plan, bool splits) {
   ASSERT_GT(plan.passes.size(), 1U);
   const std::vector<std::byte> bytes = plan_metadata(plan);
   const auto passes = static_cast<int64_t>(plan.passes.size());
-  std::map<std::array<int64_t, 4>, int> expected;
-  std::map<std::array<int64_t, 4>, int> found;
+  std::map<std::array<int64_t, 4>, int64_t> expected;  // head items of each tile
+  std::map<std::array<int64_t, 4>, int64_t> found;
   int64_t split_entries = 0;
   for (int64_t p = 0; p < passes; ++p) {
     const Pass& pass = plan.passes[static_cast<size_t>(p)];
@@ -87,7 +91,9 @@ void expect_every_tile_once(const Plan& plan, bool splits) {
       const Tile& tile = plan.tiles[static_cast<size_t>(t)];
       const Span& span = plan.spans[static_cast<size_t>(tile.span)];
       const auto r = static_cast<size_t>(span.request);
-      ++expected[{p, plan.query_start_loc[r] + tile.query_begin, tile.query_rows, span.row_begin}];
+      const int64_t heads = tile.query_rows > 128 ? 1 : tile.query_rows > 64 ? 2 : 4;
+      expected[{p, plan.query_start_loc[r] + tile.query_begin, tile.query_rows, span.row_begin}] +=
+          ceil_div(plan.dims.num_heads, heads);
     }
     const auto record = read<PassRecord>(bytes, pass_record_offset_bytes(p));
     EXPECT_EQ(record.item_counter, 0U);
@@ -103,12 +109,10 @@ void expect_every_tile_once(const Plan& plan, bool splits) {
         const auto entry = read<AttentionEntry>(
             bytes, entries_offset_bytes(passes, plan.workspace.max_kv_splits) +
                        (section.entry_begin + e) * static_cast<int64_t>(sizeof(AttentionEntry)));
-        const int32_t heads = heads_per_item(row_split_of(entry.flags));
-        EXPECT_EQ(section.items_per_entry, (plan.dims.num_heads + heads - 1) / heads);
-        EXPECT_LE(entry.q_rows * heads, kMaxEntryRows);
+        EXPECT_LE(entry.q_rows * heads_per_item(row_split_of(entry.flags)), kMaxEntryRows);
         split_entries += is_split(entry);
         if (kv_split_index_of(entry.flags) > 0) continue;
-        ++found[{p, entry.q_row, entry.q_rows, entry.kv_row}];
+        found[{p, entry.q_row, entry.q_rows, entry.kv_row}] += section.items_per_entry;
       }
     }
   }
@@ -122,6 +126,12 @@ void expect_every_tile_once(const Plan& plan, bool splits) {
 TEST(Sm90Metadata, FitsItsRegionAndHoldsEveryTileOnce) {
   expect_every_tile_once(make_mixed_plan(10), false);
   expect_every_tile_once(make_long_plan(), true);
+  expect_every_tile_once(make_last_wave_plan(), true);
+}
+
+TEST(Sm90Metadata, TheLastWaveOfAPlanIsOfSomeHeads) {
+  const std::vector<std::byte> bytes = plan_metadata(make_last_wave_plan());
+  EXPECT_EQ(read<PassRecord>(bytes, pass_record_offset_bytes(0)).sections[2].first_head_item, 20);
 }
 
 void expect_gather_spans(const Plan& plan) {
@@ -147,6 +157,7 @@ void expect_gather_spans(const Plan& plan) {
 TEST(Sm90Metadata, GatherSpansFollowThePlan) {
   expect_gather_spans(make_mixed_plan(1));
   expect_gather_spans(make_long_plan());
+  expect_gather_spans(make_last_wave_plan());
 }
 
 // What a causal entry sees is bottom-right: the carried offset moves with the tile.

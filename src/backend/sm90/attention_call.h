@@ -24,8 +24,8 @@ std::vector<std::string> reasons_against_head_dims(int64_t qk_dim, int64_t rope_
 struct DeviceSchedule {
   void* metadata = nullptr;  ///< begins with a MetadataHeader
   int64_t passes = 1;
-  int64_t max_kv_splits = 0;
-  void* partials = nullptr;  ///< of the splits
+  int64_t max_kv_splits = 0;  ///< there are arrivals for
+  void* partials = nullptr;   ///< of the splits
 };
 
 /// Shapes must have been validated. Refuses dims, dtypes, alignments and scales the kernel does not serve.

@@ -161,7 +161,7 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
   release(shared.k_empty[slot.stage()]);
   rows = start_rows<Traits>(params, item, cluster_rank(), warpgroup, out);
   if (range.unmasked == 0) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, 0);
-  start_max(scores, rows, params.scale);
+  if ((item.flags & AttentionEntry::kResume) == 0) start_max(scores, rows, params.scale);
   bool rescale = may_outgrow(scores, rows, params.scale) && raise_max(scores, rows, params.scale, factor);
   exponentiate(scores, rows, params.scale);
   pack_probabilities<Traits>(p, scores);

@@ -24,10 +24,10 @@ inline constexpr int32_t kKeyTileTokens = 128;  ///< a multiple of every instanc
 
 constexpr int32_t heads_per_item(RowSplit split) { return 1 << static_cast<int32_t>(split); }
 
-/// Up to 256 query rows of one request against a run of its keys; work for every head. Where the keys are
-/// split, each split is an entry, and the last of an item's splits to be computed merges them in the order of
-/// the keys. Row numbers index the launch's tensors. Local query i sees local key j iff j < kv_len and j <=
-/// causal_offset + i.
+/// Up to 256 query rows of one request against a run of its keys; work for the heads of its section. Where
+/// the keys are split, each split is an entry, and the last of an item's splits to be computed merges them in
+/// the order of the keys. Row numbers index the launch's tensors. Local query i sees local key j iff j <
+/// kv_len and j <= causal_offset + i.
 struct AttentionEntry {
   static constexpr int32_t kNotCausal = 1 << 30;
 
@@ -61,7 +61,7 @@ constexpr int32_t num_kv_splits_of(int32_t flags) { return flags >> AttentionEnt
 inline constexpr int32_t kMaxSplitsPerEntry = 32;
 inline constexpr int32_t kMaxSplitsPerLaunch = 4096;  ///< counted for each head item
 static_assert(kMaxSplitsPerEntry < 1 << 6);           // and its arrivals fit in 8 bits
-static_assert(kMaxSplitsPerLaunch <= 1 << (31 - AttentionEntry::kFirstPartialShift));
+static_assert(kMaxSplitsPerLaunch == 1 << (31 - AttentionEntry::kFirstPartialShift));
 
 /// Counted modulo kMaxSplitsPerLaunch: head item 0 need not be among those of the section.
 constexpr int32_t first_partial_of(int32_t flags) {

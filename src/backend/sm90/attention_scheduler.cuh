@@ -54,9 +54,10 @@ class ItemDecoder {
             .kv_row = entry.kv_row,
             .kv_len = entry.kv_len,
             .causal_offset = entry.causal_offset,
-            .flags = (entry.flags | static_cast<int32_t>(first_slot % 4) << AttentionEntry::kFirstSlotShift) +
-                     (static_cast<int32_t>(head_item) * num_kv_splits_of(entry.flags)
-                      << AttentionEntry::kFirstPartialShift),
+            .flags = static_cast<int32_t>(
+                (static_cast<uint32_t>(entry.flags) | first_slot % 4 << AttentionEntry::kFirstSlotShift) +
+                (head_item * static_cast<uint32_t>(num_kv_splits_of(entry.flags))
+                 << AttentionEntry::kFirstPartialShift)),
             .head = static_cast<int32_t>(head_item << static_cast<uint32_t>(split)),
             .tiles = tiles};
   }

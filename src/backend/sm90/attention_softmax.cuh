@@ -33,8 +33,7 @@ __device__ __forceinline__ float sum_of_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFF, x, 2);
 }
 
-/// Gives rows that have no reference point one, the greatest of eight of their scores; -inf if those are
-/// hidden.
+/// Gives rows that start a reference point, the greatest of eight of their scores; -inf if those are hidden.
 template <int kScores>
 __device__ __forceinline__ void start_max(const float (&scores)[kScores], RowState& rows, float scale) {
 #pragma unroll

@@ -33,6 +33,13 @@ struct Cut {
   }
 };
 
+/// Items of equal time.
+struct Batch {
+  int64_t time = 0;
+  int64_t items = 0;
+  int64_t merge_time = 0;
+};
+
 int64_t splits_in(std::span<const Work> work, const Cut& cut) {
   int64_t sum = 0;
   for (size_t i = 0; i < work.size(); ++i) {
@@ -158,7 +165,7 @@ int64_t split_keys(std::vector<AttentionEntry>& entries, int32_t num_heads, int6
   for (const AttentionEntry& entry : entries) {
     work.push_back({key_tiles_of(entry), items_per_entry(entry, num_heads)});
   }
-  const Cut cut = choose_cut(work, std::min<int64_t>(max_splits, kMaxSplitsPerLaunch));
+  const Cut cut = choose_cut(work, max_splits);
   if (cut.whole == work.size()) return 0;
   std::vector<AttentionEntry> split;
   int64_t partials = 0;

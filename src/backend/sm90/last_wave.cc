@@ -12,8 +12,9 @@
 namespace mlaprefill::sm90 {
 namespace {
 
-/// Items of different times that are placed one by one; after more of them, clusters are taken to be free at
-/// any time within that of one item.
+/// Items of different times that are placed one by one. After more of them clusters are taken to be free one
+/// after the other, within the time of an item: on average, for a schedule of that many may end better or
+/// worse.
 constexpr int64_t kMostPlacedItems = 1024;
 
 /// Of a split here: the partials of shorter ones cost about as much as they save.
@@ -52,12 +53,8 @@ void place(std::span<const AttentionEntry> entries, const AttentionSection& sect
 
 /// Ways to cut that are worth a look: into equal splits for few entries, or in two, the second to share a
 /// cluster with others, for many.
-std::vector<KvCut> candidate_cuts() {
-  std::vector<KvCut> cuts;
-  for (int64_t splits = 2; splits <= 8; ++splits) cuts.push_back({.splits = splits});
-  for (int64_t weight = 2; weight <= 6; ++weight) cuts.push_back({.splits = 2, .first_weight = weight});
-  return cuts;
-}
+constexpr std::array<KvCut, 12> kCuts{
+    {{2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}, {8, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}, {2, 6}}};
 
 /// When a launch ends if the last `wave.entries` entries of its `tail` are split, or 0 if they are too short
 /// for that. Clusters are free when what comes before the tail has ended.
@@ -120,7 +117,7 @@ LastWave choose_last_wave(std::span<const AttentionEntry> entries, const Attenti
   if (total / kClusters - start >= best_end) return {};
   LastWave best;
   for (const int64_t count : counts) {
-    for (const KvCut& cut : candidate_cuts()) {
+    for (const KvCut& cut : kCuts) {
       if (count * heads * cut.splits > max_splits) continue;
       const int64_t end = end_of(tail, heads, {count, cut}, clusters);
       if (end == 0 || end >= best_end) continue;

@@ -20,13 +20,6 @@ inline constexpr int64_t kMergeTime = 4;
 
 constexpr int64_t item_time(int64_t tiles) { return tiles * kTileTime + kItemTime; }
 
-/// Items of equal time.
-struct Batch {
-  int64_t time = 0;
-  int64_t items = 0;
-  int64_t merge_time = 0;
-};
-
 /// When each cluster is free: a heap, the earliest first.
 class Clusters {
  public:

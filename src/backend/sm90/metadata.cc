@@ -14,6 +14,7 @@ namespace mlaprefill::sm90 {
 namespace {
 
 constexpr int64_t kElementBytes = 2;
+
 RowSplit split_for(int64_t rows) {
   if (rows > 2 * kRowsPerWarpgroup) return RowSplit::kFourBlocksOneHead;
   return rows > kRowsPerWarpgroup ? RowSplit::kTwoBlocksTwoHeads : RowSplit::kOneBlockFourHeads;

@@ -107,8 +107,6 @@ AttentionSection make_section(std::span<AttentionEntry> entries, const HeadShape
   return section;
 }
 
-int32_t items_of(const AttentionSection& section) { return section.entry_count * section.items_per_entry; }
-
 /// Orders entries, costliest first, by row split, each in the order of its costliest entry, and makes a
 /// section of each. Returns how many.
 int make_sections(Schedule& schedule, const HeadShape& shape) {
@@ -169,6 +167,7 @@ void split_last_wave(Schedule& schedule, const LastWave& wave) {
 }  // namespace
 
 Schedule make_schedule(std::vector<AttentionEntry> entries, const HeadShape& shape, int64_t max_kv_splits) {
+  max_kv_splits = std::min<int64_t>(max_kv_splits, kMaxSplitsPerLaunch);
   Schedule schedule;
   schedule.kv_splits = split_keys(entries, shape.num_heads, max_kv_splits);
   schedule.entries = std::move(entries);
@@ -179,7 +178,7 @@ Schedule make_schedule(std::vector<AttentionEntry> entries, const HeadShape& sha
   }
   uint32_t items = 0;
   for (AttentionSection& section : schedule.sections) {
-    items += static_cast<uint32_t>(items_of(section));
+    items += static_cast<uint32_t>(section.entry_count) * static_cast<uint32_t>(section.items_per_entry);
     section.item_end = items;
   }
   return schedule;

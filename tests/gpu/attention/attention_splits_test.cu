@@ -1,4 +1,4 @@
-// Keys of one request split between clusters: few items, long keys. Needs an H100 or H200.
+// Keys of one request split between clusters: few items, or the last of many. Needs an H100 or H200.
 #include <cmath>
 #include <vector>
 
@@ -29,23 +29,51 @@ TEST(AttentionSplits, AgainstFp64) {
   }
 }
 
-/// Whole items first, then the last entries split, for the last heads alone.
-void check_last_wave(const Shape& shape, const std::vector<AttentionSpan>& spans) {
-  Batch<__nv_bfloat16> batch(shape, spans);
+/// Runs a batch whose first entries are whole and whose last are split, for the heads from item `first_head`
+/// on.
+void run_last_wave(Batch<__nv_bfloat16>& batch, const std::vector<AttentionSpan>& spans, int32_t first_head) {
   const Schedule schedule = schedule_call(batch.call_of(spans), 198);
   EXPECT_EQ(num_kv_splits_of(schedule.entries[0].flags), 0);
-  EXPECT_GT(schedule.sections[2].first_head_item, 0);
-  batch.poison_results();
+  EXPECT_GT(schedule.kv_splits, 0);
+  EXPECT_EQ(schedule.sections[first_head > 0 ? 2 : 1].first_head_item, first_head);
   batch.run(spans, schedule);
-  EXPECT_GT(batch.num_splits(), 0);
+}
+
+void check_last_wave(const Shape& shape, const std::vector<AttentionSpan>& spans, int32_t first_head) {
+  Batch<__nv_bfloat16> batch(shape, spans);
+  batch.poison_results();
+  run_last_wave(batch, spans, first_head);
   batch.check();
 }
 
+/// One, two and four heads an item.
 TEST(AttentionSplits, TheLastWave) {
-  check_last_wave({.heads = 40, .kv_heads = 40}, place({{1180, 4059}}, false));
-  check_last_wave({.heads = 40, .kv_heads = 10}, place({{1180, 4059}}, false));
+  check_last_wave({.heads = 40, .kv_heads = 40}, place({{1180, 4059}}, false), 20);
+  check_last_wave({.heads = 40, .kv_heads = 10}, place({{1180, 4059}}, false), 20);
   check_last_wave({.dims = KernelDims::k256x256, .heads = 40, .kv_heads = 40, .scale = 0.0625f},
-                  place({{1180, 4059}}, false));
+                  place({{1180, 4059}}, false), 20);
+  const std::vector<std::pair<int64_t, int64_t>> ten(10, {100, 4059}), five(5, {100, 4059}),
+      low(5, {60, 4059});
+  check_last_wave({.heads = 40, .kv_heads = 40}, place(ten, true), 0);
+  check_last_wave({.heads = 80, .kv_heads = 80}, place(five, true), 20);
+  check_last_wave({.heads = 160, .kv_heads = 80}, place(low, true), 20);
+}
+
+TEST(AttentionSplits, TheLastWaveCarriesState) {
+  const AttentionSpan whole = place({{1180, 8155}}, false)[0];
+  Batch<__nv_bfloat16> batch({.heads = 40, .kv_heads = 40}, {whole});
+  batch.poison_results();
+  constexpr int64_t kCut = 4096;
+  AttentionSpan first = whole;
+  first.k_len = kCut;
+  first.store_state = true;
+  AttentionSpan second = whole;
+  second.k_row += kCut;
+  second.k_len -= kCut;
+  second.resume = true;
+  run_last_wave(batch, {first}, 20);
+  run_last_wave(batch, {second}, 20);
+  batch.check();
 }
 
 /// Large logits, and keys whose greatest lie in any split.
