@@ -32,15 +32,26 @@ __device__ __forceinline__ TileRange tile_range(const WorkItem& item, int32_t fi
   return {first_sees / Traits::kKeyTile, min(max(needed, 1), item.tiles)};
 }
 
+/// Bit j says whether a thread sees its j-th column of a row, 8 * (j / 2) + j % 2 from its first one, when
+/// the row sees `limit` columns from there.
+__device__ __forceinline__ uint32_t visible_columns(int32_t limit) {
+  const int32_t columns = min(max(limit, 0), 128);
+  const int32_t count = 2 * (columns / 8) + min(columns % 8, 2);
+  return count < 32 ? (1u << count) - 1 : ~0u;
+}
+
 /// Hides the scores of columns at or past each row's limit, by selection. `limit[h]` counts from this
 /// thread's first column of the tile, for its row h.
 template <int kScores>
 __device__ __forceinline__ void mask_scores(float (&scores)[kScores], int32_t limit_low, int32_t limit_high) {
+  const uint32_t visible[2] = {visible_columns(limit_low), visible_columns(limit_high)};
 #pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    const int32_t column = 8 * (i / 4) + i % 2;
-    const int32_t limit = (i / 2) % 2 == 0 ? limit_low : limit_high;
-    if (column >= limit) scores[i] = -INFINITY;
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int j = 0; j < kScores / 2; ++j) {
+      const int i = 4 * (j / 2) + 2 * h + j % 2;
+      if ((visible[h] >> j & 1) == 0) scores[i] = -INFINITY;
+    }
   }
 }
 
