@@ -24,7 +24,7 @@ std::vector<std::string> reasons_against_head_dims(int64_t qk_dim, int64_t rope_
 struct DeviceSchedule {
   void* metadata = nullptr;  ///< begins with a MetadataHeader
   int64_t passes = 1;
-  int64_t max_kv_splits = 0;  ///< there are arrivals for
+  int64_t max_kv_splits = 0;  ///< that its arrivals have room for
   void* partials = nullptr;   ///< of the splits
 };
 

@@ -35,7 +35,8 @@ __device__ __forceinline__ TileRange tile_range(const WorkItem& item, int32_t fi
 /// Bit j says whether a thread sees its j-th column of a row, 8 * (j / 2) + j % 2 from its first one, when
 /// the row sees `limit` columns from there.
 __device__ __forceinline__ uint32_t visible_columns(int32_t limit) {
-  const int32_t columns = min(max(limit, 0), 128);
+  constexpr int32_t kColumns = 128;  // of a thread's 32
+  const int32_t columns = min(max(limit, 0), kColumns);
   const int32_t count = 2 * (columns / 8) + min(columns % 8, 2);
   return count < 32 ? (1u << count) - 1 : ~0u;
 }

@@ -39,8 +39,7 @@ struct AttentionEntry {
   static constexpr int32_t kSwapped = 1 << 6;     ///< of an item: the warpgroups of each CTA change places
   static constexpr int32_t kSplitIndexShift = 7;  ///< 6 bits: which of its rows' splits of keys this is
   static constexpr int32_t kNumSplitsShift = 13;  ///< 6 bits: how many there are; 0: the keys are not split
-  static constexpr int32_t kFirstPartialShift =
-      19;  ///< 12 bits: of the item; of an entry, that of head item 0
+  static constexpr int32_t kFirstPartialShift = 19;  ///< 12 bits: of the item, of an entry's head item 0
 
   int32_t q_row = 0;
   int32_t q_rows = 0;

@@ -16,7 +16,7 @@ int32_t items_per_entry(const AttentionEntry& entry, int32_t num_heads);
 /// Keys the entry's last query sees.
 int64_t visible_keys(const AttentionEntry& entry);
 
-/// Key tiles of that many keys.
+/// Key tiles its last query sees.
 int64_t key_tiles_of(const AttentionEntry& entry);
 
 /// A way to cut the keys of an entry at key tiles: the first split has `first_weight` times as many tiles as

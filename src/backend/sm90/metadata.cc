@@ -67,17 +67,16 @@ int64_t write_metadata(const Plan& plan, std::byte* out) {
   std::memset(out + pass_record_offset_bytes(passes), 0, static_cast<size_t>(arrivals_bytes(max_kv_splits)));
 
   const HeadShape shape{plan.dims.num_heads, plan.dims.expanded_head_dim() * kElementBytes};
-  std::vector<AttentionEntry> pass_entries;
   int32_t entry_count = 0;
   for (int64_t p = 0; p < passes; ++p) {
     const Pass& pass = plan.passes[static_cast<size_t>(p)];
-    pass_entries.clear();
+    std::vector<AttentionEntry> pass_entries;
     for (int64_t t = pass.tile_begin; t < pass.tile_end; ++t) {
       const Tile& tile = plan.tiles[static_cast<size_t>(t)];
       pass_entries.push_back(make_entry(attention_span(plan, plan.spans[static_cast<size_t>(tile.span)]),
                                         tile.query_begin, tile.query_rows));
     }
-    const Schedule schedule = make_schedule(pass_entries, shape, max_kv_splits);
+    const Schedule schedule = make_schedule(std::move(pass_entries), shape, max_kv_splits);
     PassRecord record;
     record.span_begin = static_cast<int32_t>(pass.span_begin);
     record.span_count = static_cast<int32_t>(pass.span_end - pass.span_begin);

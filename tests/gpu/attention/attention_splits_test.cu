@@ -1,5 +1,6 @@
 // Keys of one request split between clusters: few items, or the last of many. Needs an H100 or H200.
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "gpu/attention/attention_batch.cuh"
@@ -59,19 +60,26 @@ TEST(AttentionSplits, TheLastWave) {
   check_last_wave({.heads = 160, .kv_heads = 80}, place(low, true), 0);
 }
 
+/// A span's first `keys` keys, whose state is carried, and the others.
+std::pair<AttentionSpan, AttentionSpan> cut_at(const AttentionSpan& whole, int64_t keys) {
+  AttentionSpan first = whole;
+  first.k_len = keys;
+  first.store_state = true;
+  AttentionSpan second = whole;
+  second.k_row += keys;
+  second.k_len -= keys;
+  if (whole.causal_offset != kNotCausal) second.causal_offset -= keys;
+  second.resume = true;
+  return {first, second};
+}
+
 /// The state leaves with the last wave, or enters with it.
 TEST(AttentionSplits, TheLastWaveCarriesState) {
   const AttentionSpan whole = place({{1180, 5504}}, false)[0];
   for (const int64_t cut : {4096, 1408}) {
     Batch<__nv_bfloat16> batch({.heads = 40, .kv_heads = 40}, {whole});
     batch.poison_results();
-    AttentionSpan first = whole;
-    first.k_len = cut;
-    first.store_state = true;
-    AttentionSpan second = whole;
-    second.k_row += cut;
-    second.k_len -= cut;
-    second.resume = true;
+    const auto [first, second] = cut_at(whole, cut);
     if (cut == 4096) {
       run_last_wave(batch, {first}, 20);
       batch.run({second});
@@ -135,15 +143,7 @@ TEST(AttentionSplits, CarriedState) {
   const AttentionSpan whole = place({{130, 5100}}, true)[0];
   Batch<__nv_bfloat16> batch({}, {whole});
   batch.poison_results();
-  constexpr int64_t kCut = 2500;
-  AttentionSpan first = whole;
-  first.k_len = kCut;
-  first.store_state = true;
-  AttentionSpan second = whole;
-  second.k_row += kCut;
-  second.k_len -= kCut;
-  second.causal_offset -= kCut;
-  second.resume = true;
+  const auto [first, second] = cut_at(whole, 2500);
   batch.run({first});
   EXPECT_GT(batch.num_splits(), 0);
   batch.run({second});
