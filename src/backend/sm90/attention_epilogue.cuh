@@ -11,19 +11,19 @@ namespace mlaprefill::sm90 {
 
 /// Where a thread's two rows lie.
 struct OutputRows {
-  int64_t row;        ///< of the tensors, the first; the second is 8 further
+  int32_t first;      ///< of the tensors' rows; the second is 8 further
   int32_t rows_left;  ///< row h is real iff 8 * h < rows_left
   int32_t head;
 
   __device__ bool has(int h) const { return 8 * h < rows_left; }
+  __device__ int64_t row(int h) const { return int64_t{first} + 8 * h; }
 };
 
 __device__ __forceinline__ OutputRows output_rows(const AttentionParams& params, const WorkItem& item,
                                                   uint32_t rank, int32_t warpgroup) {
   const int32_t row = first_row(item, rank, warpgroup) + thread_row();
   const int32_t head = head_of(item, rank, warpgroup);
-  if (head >= params.num_heads) return {0, 0, params.num_heads - 1};
-  return {int64_t{item.q_row} + row, item.q_rows - row, head};
+  return {item.q_row + row, head < params.num_heads ? item.q_rows - row : 0, min(head, params.num_heads - 1)};
 }
 
 template <class Traits>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void load_state(const AttentionParams& params, const 
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!rows.has(h)) continue;
-    const int64_t row = rows.row + 8 * h;
+    const int64_t row = rows.row(h);
     state.max[h] = params.state_max[rows.head * params.state_rows + row];
     state.sum[h] = params.state_sum[rows.head * params.state_rows + row];
     const float* source =
@@ -51,8 +51,7 @@ __device__ __forceinline__ void load_state(const AttentionParams& params, const 
 /// outgrow it and so never have a say in when their warp rescales.
 template <class Traits>
 __device__ __forceinline__ RowState start_rows(const AttentionParams& params, const WorkItem& item,
-                                               uint32_t rank, int32_t warpgroup, float (&out)[Traits::kOut]) {
-  const OutputRows place = output_rows(params, item, rank, warpgroup);
+                                               const OutputRows& place, float (&out)[Traits::kOut]) {
   RowState rows{{place.has(0) ? -INFINITY : INFINITY, place.has(1) ? -INFINITY : INFINITY}, {0.0f, 0.0f}};
   if ((item.flags & AttentionEntry::kResume) != 0) load_state<Traits>(params, place, out, rows);
   return rows;
@@ -65,7 +64,7 @@ __device__ __forceinline__ void store_state(const AttentionParams& params, const
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!rows.has(h)) continue;
-    const int64_t row = rows.row + 8 * h;
+    const int64_t row = rows.row(h);
     if (lane % 4 == 0) {
       params.state_max[rows.head * params.state_rows + row] = state.max[h];
       params.state_sum[rows.head * params.state_rows + row] = state.sum[h];
@@ -90,13 +89,14 @@ __device__ __forceinline__ void store_row_f32(float* row, const float (&out)[Tra
   }
 }
 
-/// Writes a warp's 16 rows of 16-bit output, 64 columns at a time, through its part of shared memory. `at` is
-/// the box of their first 64 columns.
+/// Writes a warp's 16 rows of 16-bit output, 64 columns at a time, through its part of shared memory. The
+/// first thread's row is that of the boxes.
 template <class Traits>
-__device__ __forceinline__ void store_rows_16(const CUtensorMap* map, BoxPosition at, uint32_t staging,
-                                              bool real, const float (&out)[Traits::kOut],
+__device__ __forceinline__ void store_rows_16(const CUtensorMap* map, const OutputRows& rows,
+                                              uint32_t staging, const float (&out)[Traits::kOut],
                                               const float (&factor)[2]) {
   const uint32_t lane = thread_index() % 32;
+  BoxPosition at{0, rows.head, kRaggedExtent - rows.rows_left, rows.first + rows.rows_left};
   const uint32_t row = staging + (lane % 16) * 128;
 #pragma unroll
   for (int panel = 0; panel < Traits::kValuePanels; ++panel) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void store_rows_16(const CUtensorMap* map, BoxPositio
     fence_async_proxy();
     __syncwarp();
     at.column = panel * Traits::kPanel;
-    if (real && lane == 0) store_box(map, at, staging);
+    if (lane == 0 && rows.has(0)) store_box(map, at, staging);
   }
 }
 
@@ -128,7 +128,7 @@ __device__ __forceinline__ void store_lse(const AttentionParams& params, const O
     if (!rows.has(h)) continue;
     const float natural =
         state.sum[h] == 0.0f ? -INFINITY : fmaf(log2_approximate(state.sum[h]), kLn2, state.max[h]);
-    params.lse[rows.head * params.lse_head_stride + (rows.row + 8 * h) * params.lse_row_stride] =
+    params.lse[rows.head * params.lse_head_stride + rows.row(h) * params.lse_row_stride] =
         natural * params.lse_unit;
   }
 }
@@ -147,9 +147,8 @@ __device__ __forceinline__ void clear_empty_rows(float (&out)[kOut], const RowSt
 /// Normalises and writes a warp's rows.
 template <class Traits>
 __device__ __forceinline__ void store_output(const AttentionParams& params, SharedStorage<Traits>& shared,
-                                             const WorkItem& item, uint32_t rank, int32_t warpgroup,
-                                             const OutputRows& rows, float (&out)[Traits::kOut],
-                                             const RowState& state) {
+                                             int32_t warpgroup, const OutputRows& rows,
+                                             float (&out)[Traits::kOut], const RowState& state) {
   if (__any_sync(0xFFFFFFFF, state.sum[0] == 0.0f || state.sum[1] == 0.0f)) clear_empty_rows(out, state);
   float factor[2];
 #pragma unroll
@@ -158,25 +157,21 @@ __device__ __forceinline__ void store_output(const AttentionParams& params, Shar
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (!rows.has(h)) continue;
-      const int64_t offset = (rows.row + 8 * h) * params.out_row_stride + rows.head * params.out_head_stride;
+      const int64_t offset = rows.row(h) * params.out_row_stride + rows.head * params.out_head_stride;
       store_row_f32<Traits>(static_cast<float*>(params.out) + offset, out, h, factor[h]);
     }
     return;
   }
-  const auto warp = static_cast<int32_t>((thread_index() / 32) % 4);
-  const int32_t row = first_row(item, rank, warpgroup) + kStoreRows * warp;
-  const int32_t head = head_of(item, rank, warpgroup);
-  const BoxPosition at{0, head, kRaggedExtent - item.q_rows + row, item.q_row + item.q_rows};
-  store_rows_16<Traits>(&params.out_map, at, shared_address(&shared.out[warpgroup][warp]),
-                        row < item.q_rows && head < params.num_heads, out, factor);
+  store_rows_16<Traits>(&params.out_map, rows,
+                        shared_address(&shared.out[warpgroup][thread_index() / 32 % 4]), out, factor);
 }
 
 /// Writes what an item's rows have come to and lets go of the item.
 template <class Traits>
 __device__ __forceinline__ void finish_item(const AttentionParams& params, SharedStorage<Traits>& shared,
                                             const ItemSlot& slot, uint32_t rank, int32_t warpgroup,
-                                            float (&out)[Traits::kOut], RowState& state) {
-  const OutputRows place = output_rows(params, slot.item, rank, warpgroup);
+                                            const OutputRows& place, float (&out)[Traits::kOut],
+                                            RowState& state) {
   const bool carries = (slot.item.flags & AttentionEntry::kStoreState) != 0;
   bool ends = true;  // output and LSE are due; asked in one test, for two take 1 to 2 % longer on short rows
   if (slot.item.num_kv_splits() > 0 || carries) {
@@ -186,7 +181,7 @@ __device__ __forceinline__ void finish_item(const AttentionParams& params, Share
     ends = whole && !carries;
   }
   if (ends) {
-    store_output(params, shared, slot.item, rank, warpgroup, place, out, state);
+    store_output(params, shared, warpgroup, place, out, state);
     store_lse(params, place, state);
   }
   __syncwarp();

@@ -1,9 +1,10 @@
 // The consumer side: a warpgroup multiplies, masks, normalises and stores 64 query rows of one head at a
 // time.
 //
-// For each key tile j it issues S = Q K(j)^T, then O += P V(j-1), and computes the softmax of S while the
-// second product runs. Nothing orders the two warpgroups of a CTA but the tiles they share, so that each
-// computes where the other waits.
+// For each key tile j it issues S = Q K(j)^T, then O += P V(j-1), scales and tests the scores while the
+// second product runs and takes their exponentials when it is done. The two warpgroups of a CTA take turns,
+// so that each takes exponentials while the other multiplies: left alone, both come to ask for the tensor
+// cores at once.
 #pragma once
 
 #include "backend/sm90/attention_epilogue.cuh"
@@ -74,15 +75,39 @@ __device__ __forceinline__ void skip_tiles(SharedStorage<Traits>& shared, const 
   }
 }
 
-/// Issues S = Q K^T; `q_shared` is the operand of Q where it stays in shared memory.
+/// A warpgroup's turn at the tensor cores of its CTA, which the other one has passed to it. Neither is ever
+/// two turns ahead: it would need a key tile whose stage the other has not freed.
+__device__ __forceinline__ void take_turn(int32_t warpgroup) { named_barrier_wait(1 + warpgroup); }
+__device__ __forceinline__ void pass_turn(int32_t warpgroup) { named_barrier_arrive(2 - warpgroup); }
+
+/// The tiles of an item at which a warpgroup takes and passes turns: those that both warpgroups need, but the
+/// first. The one that leads does not wait for its first turn, and the other does not pass on its last.
+class Turns {
+ public:
+  __device__ Turns(int32_t both_need, bool leads)
+      : take_begin_(uniform(leads ? 2 : 1)),
+        take_end_(uniform(both_need)),
+        pass_end_(uniform(leads ? both_need : both_need - 1)) {}
+  __device__ bool takes(int32_t tile) const { return tile >= take_begin_ && tile < take_end_; }
+  __device__ bool passes(int32_t tile) const { return tile < pass_end_; }
+
+ private:
+  int32_t take_begin_, take_end_, pass_end_;
+};
+
+/// Issues S = Q K^T; `q_shared` is the operand of Q where it stays in shared memory. If the warpgroup is to
+/// wait for its turn, it does so after its first products, which keep the tensor cores busy meanwhile.
 template <class Traits>
 __device__ __forceinline__ void issue_scores(float (&scores)[Traits::kScores],
-                                             const QueryFragments<Traits>& q, uint32_t q_shared, uint32_t k) {
+                                             const QueryFragments<Traits>& q, uint32_t q_shared, uint32_t k,
+                                             bool takes_turn, int32_t warpgroup) {
+  constexpr int kStepsBeforeTurn = 4;
+  const uint64_t k_first = descriptor(k);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::kQuerySteps; ++step) {
-    const uint64_t k_step =
-        descriptor(k + operand_step((step / 4) * Traits::kKeyPanelBytes + (step % 4) * 32));
+    if (step == kStepsBeforeTurn && takes_turn) take_turn(warpgroup);
+    const uint64_t k_step = k_first + operand_step((step / 4) * Traits::kKeyPanelBytes + (step % 4) * 32);
     if constexpr (Traits::kSharedQuerySteps > 0) {
       if (step < Traits::kSharedQuerySteps) {
         const uint64_t q_step =
@@ -101,12 +126,12 @@ __device__ __forceinline__ void issue_scores(float (&scores)[Traits::kScores],
 template <class Traits>
 __device__ __forceinline__ void issue_output(float (&out)[Traits::kOut],
                                              const uint32_t (&p)[Traits::kProbabilities], uint32_t v) {
+  const uint64_t v_first = descriptor(v);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Traits::kKeySteps; ++step) {
     wgmma_registers<Traits::kElement, true>(out, p[4 * step], p[4 * step + 1], p[4 * step + 2],
-                                            p[4 * step + 3], descriptor(v + operand_step(step * 16 * 128)),
-                                            true);
+                                            p[4 * step + 3], v_first + operand_step(step * 16 * 128), true);
   }
   wgmma_commit();
 }
@@ -135,35 +160,45 @@ __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[Traits::kProbab
   }
 }
 
-/// Runs the item's tiles and leaves the finished rows in `out` and `rows`; Q is loaded.
+/// Runs the item's tiles and leaves the finished rows in `out` and `rows`; Q is loaded. `leads` says whether
+/// this warpgroup came to the item first, and then whether it will come first to the next. Returns where the
+/// rows go.
 template <class Traits>
-__device__ __forceinline__ void attend(const AttentionParams& params, SharedStorage<Traits>& shared,
-                                       const WorkItem& item, int32_t warpgroup,
-                                       const QueryFragments<Traits>& q, float (&out)[Traits::kOut],
-                                       RowState& rows) {
+__device__ __forceinline__ OutputRows attend(const AttentionParams& params, SharedStorage<Traits>& shared,
+                                             const WorkItem& item, int32_t warpgroup,
+                                             const QueryFragments<Traits>& q, float (&out)[Traits::kOut],
+                                             RowState& rows, bool& leads) {
   float scores[Traits::kScores];
   uint32_t p[Traits::kProbabilities];
   const uint32_t q_shared = uniform(operand(shared_address(&shared.q[warpgroup]), Traits::kQueryPanelBytes));
   const uint32_t k_shared = uniform(operand(shared_address(&shared.k), Traits::kKeyPanelBytes));
   const uint32_t v_shared = uniform(operand(shared_address(&shared.v), Traits::kKeyPanelBytes));
   const TileRange own = tile_range<Traits>(item, first_row(item, cluster_rank(), warpgroup));
+  const TileRange other = tile_range<Traits>(item, first_row(item, cluster_rank(), 1 - warpgroup));
   const TileRange range{uniform(own.unmasked), uniform(own.needed)};
+  const Turns turns(min(own.needed, other.needed), leads);
+  if (own.needed != other.needed) leads = own.needed < other.needed;
   const StageRelease release(item.row_split(), shared_address(&shared), cluster_rank());
   const uint32_t stride = uniform(slots_per_tile(item.row_split()));
   RingSlot slot{uniform(item.first_slot(warpgroup).index)};
   float factor[2] = {1.0f, 1.0f};
+  float sums[2];
 
   barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
-  issue_scores<Traits>(scores, q, q_shared, k_shared + slot.stage() * operand_step(Traits::kKeyBytes));
+  issue_scores<Traits>(scores, q, q_shared, k_shared + slot.stage() * operand_step(Traits::kKeyBytes), false,
+                       warpgroup);
   clear(out);
+  const OutputRows first_place = output_rows(params, item, cluster_rank(), warpgroup);
   wgmma_wait<0>();
   pin(scores);
   release(shared.k_empty[slot.stage()]);
-  rows = start_rows<Traits>(params, item, cluster_rank(), warpgroup, out);
+  rows = start_rows<Traits>(params, item, first_place, out);
   if (range.unmasked == 0) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, 0);
   if ((item.flags & AttentionEntry::kResume) == 0) start_max(scores, rows, params.scale);
-  bool rescale = may_outgrow(scores, rows, params.scale) && raise_max(scores, rows, params.scale, factor);
-  exponentiate(scores, rows, params.scale);
+  to_exponents(scores, rows, params.scale);
+  bool rescale = outgrown(scores, rows);
+  if (rescale) raise_max(scores, rows, factor);
+  exponentiate(scores, sums);
   pack_probabilities<Traits>(p, scores);
 
 #pragma unroll 1
@@ -171,18 +206,23 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
     const RingSlot previous = slot;
     slot.index += stride;
     barrier_wait(shared_address(&shared.k_full[slot.stage()]), slot.parity());
-    issue_scores<Traits>(scores, q, q_shared, k_shared + slot.stage() * operand_step(Traits::kKeyBytes));
+    issue_scores<Traits>(scores, q, q_shared, k_shared + slot.stage() * operand_step(Traits::kKeyBytes),
+                         turns.takes(tile), warpgroup);
     if (rescale) scale_output(out, factor);
     barrier_wait(shared_address(&shared.v_full[previous.stage()]), previous.parity());
     issue_output<Traits>(out, p, v_shared + previous.stage() * operand_step(Traits::kValueBytes));
+    add_sums(rows, sums);
     wgmma_wait<1>();
     pin(scores);
     release(shared.k_empty[slot.stage()]);
     if (tile >= range.unmasked) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, tile);
-    rescale = may_outgrow(scores, rows, params.scale) && raise_max(scores, rows, params.scale, factor);
-    exponentiate(scores, rows, params.scale);
+    to_exponents(scores, rows, params.scale);
+    rescale = outgrown(scores, rows);
+    if (rescale) raise_max(scores, rows, factor);
     wgmma_wait<0>();
     pin(out);
+    if (turns.passes(tile)) pass_turn(warpgroup);
+    exponentiate(scores, sums);
     release(shared.v_empty[previous.stage()]);
     pack_probabilities<Traits>(p, scores);
   }
@@ -190,6 +230,8 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
   if (rescale) scale_output(out, factor);
   barrier_wait(shared_address(&shared.v_full[slot.stage()]), slot.parity());
   issue_output<Traits>(out, p, v_shared + slot.stage() * operand_step(Traits::kValueBytes));
+  add_sums(rows, sums);
+  const OutputRows place = output_rows(params, item, cluster_rank(), warpgroup);
   wgmma_wait<0>();
   pin(out);
   release(shared.v_empty[slot.stage()]);
@@ -197,6 +239,7 @@ __device__ __forceinline__ void attend(const AttentionParams& params, SharedStor
   if (range.unmasked < range.needed && output_is_spoilt(out)) {
     repair_rows<Traits>(params, item, cluster_rank(), warpgroup, out, rows);
   }
+  return place;
 }
 
 /// Run by the 128 threads of a warpgroup until there is no more work.
@@ -207,20 +250,23 @@ __device__ __forceinline__ void consume(const AttentionParams& params, SharedSto
   QueryFragments<Traits> q;
   RowState rows;
 
+  bool leads = warpgroup == 0;
   for (uint32_t n = 0;; ++n) {
     const ItemSlot& slot = wait_item(shared, n);
     if (slot.item.tiles < 0) break;
     barrier_wait(shared_address(&shared.q_full[warpgroup]), n & 1);
     q.load(shared_address(&shared.q[warpgroup]));
     if constexpr (Traits::kSharedQuerySteps == 0) free_queries(shared, warpgroup);
+    OutputRows place;
     if (slot.item.tiles > 0) {
-      attend<Traits>(params, shared, slot.item, warpgroup, q, out, rows);
+      place = attend<Traits>(params, shared, slot.item, warpgroup, q, out, rows, leads);
     } else {
+      place = output_rows(params, slot.item, cluster_rank(), warpgroup);
       clear(out);
-      rows = start_rows<Traits>(params, slot.item, cluster_rank(), warpgroup, out);
+      rows = start_rows<Traits>(params, slot.item, place, out);
     }
     if constexpr (Traits::kSharedQuerySteps > 0) free_queries(shared, warpgroup);
-    finish_item<Traits>(params, shared, slot, cluster_rank(), warpgroup, out, rows);
+    finish_item<Traits>(params, shared, slot, cluster_rank(), warpgroup, place, out, rows);
   }
   wait_stores_read();
 }

@@ -35,16 +35,16 @@ template <class Traits>
 __device__ __forceinline__ void repair_rows(const AttentionParams& params, const WorkItem& item,
                                             uint32_t rank, int32_t warpgroup, float (&out)[Traits::kOut],
                                             RowState& rows) {
-  clear(out);
-  rows = start_rows<Traits>(params, item, rank, warpgroup, out);
   const OutputRows place = output_rows(params, item, rank, warpgroup);
+  clear(out);
+  rows = start_rows<Traits>(params, item, place, out);
   const int32_t first = first_row(item, rank, warpgroup) + thread_row();
   const int32_t key_head = kv_head(params, place.head);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int32_t keys = place.has(h) ? visible_keys(item, first + 8 * h) : 0;
     const int32_t most_keys = static_cast<int32_t>(__reduce_max_sync(0xFFFFFFFF, keys));
-    const uint16_t* q = params.q.row(place.row + 8 * h, place.head);
+    const uint16_t* q = params.q.row(place.row(h), place.head);
 #pragma unroll 1
     for (int32_t key = 0; key < most_keys; ++key) {
       const bool sees = key < keys;

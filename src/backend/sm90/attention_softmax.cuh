@@ -20,8 +20,9 @@ struct RowState {
   float sum[2];
 };
 
-/// exp2 of the score excess that is tolerated: 2^8 keeps P well inside the range of both element types.
-inline constexpr float kSlack = 8.0f * kLn2;
+/// Excess over the reference point that is tolerated, as an exponent of 2: it keeps P well inside the range
+/// of both element types.
+inline constexpr float kSlack = 8.0f;
 
 __device__ __forceinline__ float max_of_row(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFF, x, 1));
@@ -43,67 +44,75 @@ __device__ __forceinline__ void start_max(const float (&scores)[kScores], RowSta
   }
 }
 
-/// A quick test of a tile's scores: false only if no row of this warp outgrows `rows.max`, rows with a NaN
-/// apart. Of two floats the greater is the greater integer unless both are negative, and then zero bounds
-/// them; so one instruction takes two scores.
+/// Turns scores into exponents of 2 relative to `rows.max`, or to zero where there is none yet.
 template <int kScores>
-__device__ __forceinline__ bool may_outgrow(const float (&scores)[kScores], const RowState& rows,
-                                            float scale) {
-  int32_t top[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < kScores; i += 2) {
-    int32_t& row_top = top[(i / 2) % 2];
-    row_top = __vimax3_s32(row_top, __float_as_int(scores[i]), __float_as_int(scores[i + 1]));
-  }
-  bool outgrown = false;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) outgrown |= __int_as_float(top[h]) * scale - rows.max[h] > kSlack;
-  return __any_sync(0xFFFFFFFF, outgrown);
-}
-
-/// Moves `rows.max` to the greatest scores if any row of this warp outgrows it. Returns whether it moved:
-/// the warp's accumulated output must then be multiplied by `factor` before this tile's product is added.
-template <int kScores>
-__device__ __forceinline__ bool raise_max(const float (&scores)[kScores], RowState& rows, float scale,
-                                          float (&factor)[2]) {
-  float top[2] = {scores[0], scores[2]};
-#pragma unroll
-  for (int i = 1; i < kScores; ++i) {
-    if (i != 2) top[(i / 2) % 2] = fmaxf(top[(i / 2) % 2], scores[i]);
-  }
-  bool outgrown = false;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    top[h] = max_of_row(top[h]) * scale;
-    outgrown |= top[h] - rows.max[h] > kSlack;  // false for two empty rows, whose difference is NaN
-  }
-  if (!__any_sync(0xFFFFFFFF, outgrown)) return false;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float old = rows.max[h];
-    rows.max[h] = fmaxf(old, top[h]);
-    factor[h] = old == rows.max[h] ? 1.0f : exp2_approximate((old - rows.max[h]) * kLog2E);
-    rows.sum[h] *= factor[h];
-  }
-  return true;
-}
-
-/// Replaces scores by probabilities relative to `rows.max` and adds them to `rows.sum`.
-template <int kScores>
-__device__ __forceinline__ void exponentiate(float (&scores)[kScores], RowState& rows, float scale) {
+__device__ __forceinline__ void to_exponents(float (&scores)[kScores], const RowState& rows, float scale) {
   const float scale_log2 = scale * kLog2E;
   float offset[2];
-  float sum[2][2] = {};
 #pragma unroll
   for (int h = 0; h < 2; ++h) offset[h] = rows.max[h] == -INFINITY ? 0.0f : rows.max[h] * kLog2E;
 #pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    const int h = (i / 2) % 2;
-    scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -offset[h]));
-    sum[h][i % 2] += scores[i];
+  for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], scale_log2, -offset[(i / 2) % 2]);
+}
+
+/// Whether a row of this warp outgrows its reference point, or has none; rows with a NaN apart. Of two floats
+/// the greater is the greater integer unless both are negative, and then zero bounds them; so one instruction
+/// takes two exponents.
+template <int kScores>
+__device__ __forceinline__ bool outgrown(const float (&exponents)[kScores], const RowState& rows) {
+  int32_t top[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kScores; i += 2) {
+    int32_t& some = top[(i / 2) % 2];
+    some = __vimax3_s32(some, __float_as_int(exponents[i]), __float_as_int(exponents[i + 1]));
+  }
+  return __any_sync(0xFFFFFFFF, max(top[0], top[1]) > __float_as_int(kSlack) || rows.max[0] == -INFINITY ||
+                                    rows.max[1] == -INFINITY);
+}
+
+/// Moves `rows.max` up to the greatest scores, and the exponents with it. The warp's accumulated output must
+/// be multiplied by `factor` before this tile's product is added.
+template <int kScores>
+__device__ __forceinline__ void raise_max(float (&exponents)[kScores], RowState& rows, float (&factor)[2]) {
+  float top[2] = {exponents[0], exponents[2]};
+#pragma unroll
+  for (int i = 1; i < kScores; ++i) {
+    if (i != 2) top[(i / 2) % 2] = fmaxf(top[(i / 2) % 2], exponents[i]);
+  }
+  float raised[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    top[h] = max_of_row(top[h]);
+    const bool none = rows.max[h] == -INFINITY;
+    if (top[h] > (none ? -INFINITY : 0.0f)) {
+      const float old = none ? 0.0f : rows.max[h];
+      rows.max[h] = fmaf(top[h], kLn2, old);
+      raised[h] = (rows.max[h] - old) * kLog2E;
+    }
+    factor[h] = none ? 1.0f : exp2_approximate(-raised[h]);
+    rows.sum[h] *= factor[h];
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) rows.sum[h] += sum_of_row(sum[h][0] + sum[h][1]);
+  for (int i = 0; i < kScores; ++i) exponents[i] -= raised[(i / 2) % 2];
+}
+
+/// Replaces exponents by probabilities; `sums` are those of what this thread holds.
+template <int kScores>
+__device__ __forceinline__ void exponentiate(float (&exponents)[kScores], float (&sums)[2]) {
+  float sum[2][2] = {};
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    exponents[i] = exp2_approximate(exponents[i]);
+    sum[(i / 2) % 2][i % 2] += exponents[i];
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) sums[h] = sum[h][0] + sum[h][1];
+}
+
+/// Adds a tile's probabilities to the rows.
+__device__ __forceinline__ void add_sums(RowState& rows, const float (&sums)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) rows.sum[h] += sum_of_row(sums[h]);
 }
 
 }  // namespace mlaprefill::sm90

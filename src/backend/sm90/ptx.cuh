@@ -64,6 +64,14 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
   }
 }
 
+/// Barriers 1 to 15 of a CTA, for two warpgroups: one waits until the other has arrived.
+__device__ __forceinline__ void named_barrier_wait(int32_t barrier) {
+  asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int32_t barrier) {
+  asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
+}
+
 /// threadIdx.x, read anew at each call: what follows from it is not kept in registers across the main loop.
 __device__ __forceinline__ uint32_t thread_index() {
   uint32_t index;

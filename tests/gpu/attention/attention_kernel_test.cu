@@ -157,6 +157,28 @@ TEST(AttentionKernel, CarriedStateIsBitwiseWide) {
   check_carried_state({.dims = KernelDims::k256x256, .scale = 0.0625f}, true);
 }
 
+/// Rows whose carried state holds no key yet, their logits of either sign or all far below zero.
+TEST(AttentionKernel, CarriedStateWithoutAKey) {
+  for (const bool negative : {false, true}) {
+    AttentionSpan span = place({{130, 700}}, false)[0];
+    Batch<__nv_bfloat16> batch({}, {span});
+    if (negative) {
+      batch.set_queries(1.0f);
+      for (int64_t key = 0; key < span.k_len; ++key) {
+        batch.set_key(span.k_row + key, -16.0f + static_cast<float>(key) / 64);
+      }
+    }
+    AttentionSpan before = span;
+    before.causal_offset = -span.q_len;
+    before.store_state = true;
+    span.resume = true;
+    batch.poison_results();
+    batch.run({before});
+    batch.run({span});
+    batch.check();
+  }
+}
+
 TEST(AttentionKernel, RepeatsAreBitwise) {
   Batch<__nv_bfloat16> batch(
       {.heads = 16, .kv_heads = 16},
