@@ -47,8 +47,8 @@ __device__ __forceinline__ void load_state(const AttentionParams& params, const 
   }
 }
 
-/// The state a thread's rows start from, `out` being zero. Rows past the entry start from +inf: they never
-/// outgrow it and so never have a say in when their warp rescales.
+/// The state a thread's rows start from, `out` being zero. Rows past the entry start from +inf: but for
+/// keys that are not finite they have no say in when their warp rescales.
 template <class Traits>
 __device__ __forceinline__ RowState start_rows(const AttentionParams& params, const WorkItem& item,
                                                const OutputRows& place, float (&out)[Traits::kOut]) {

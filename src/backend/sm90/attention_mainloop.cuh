@@ -75,10 +75,11 @@ __device__ __forceinline__ void skip_tiles(SharedStorage<Traits>& shared, const 
   }
 }
 
-/// A warpgroup's turn at the tensor cores of its CTA, which the other one has passed to it. Neither is ever
-/// two turns ahead: it would need a key tile whose stage the other has not freed.
+/// A warpgroup's turn at the tensor cores of its CTA, which the other one has passed to it. Neither passes
+/// twice before the other has taken: within an item they alternate, and the next item's second tile is not
+/// loaded before the other has freed its last one but one, for there are two stages, loaded in order.
 __device__ __forceinline__ void take_turn(int32_t warpgroup) { named_barrier_wait(1 + warpgroup); }
-__device__ __forceinline__ void pass_turn(int32_t warpgroup) { named_barrier_arrive(2 - warpgroup); }
+__device__ __forceinline__ void pass_turn(int32_t warpgroup) { named_barrier_arrive(1 + (1 - warpgroup)); }
 
 /// The tiles of an item at which a warpgroup takes and passes turns: those that both warpgroups need, but the
 /// first. The one that leads does not wait for its first turn, and the other does not pass on its last.
@@ -161,8 +162,8 @@ __device__ __forceinline__ void pack_probabilities(uint32_t (&p)[Traits::kProbab
 }
 
 /// Runs the item's tiles and leaves the finished rows in `out` and `rows`; Q is loaded. `leads` says whether
-/// this warpgroup came to the item first, and then whether it will come first to the next. Returns where the
-/// rows go.
+/// this warpgroup takes the first turn, and then whether it will in the next item. Returns where the rows go:
+/// computed again at the end rather than kept in registers across the loop.
 template <class Traits>
 __device__ __forceinline__ OutputRows attend(const AttentionParams& params, SharedStorage<Traits>& shared,
                                              const WorkItem& item, int32_t warpgroup,

@@ -13,8 +13,8 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 
 /// The carried part of the softmax of a thread's two rows. `max` is a reference point in the natural-log
 /// domain of scaled logits, not always the true maximum: it starts from a few scores and moves only when a
-/// row outgrows it by kSlack, so that the output is rarely rescaled. What is carried between launches is
-/// exactly this, hence results do not depend on where the keys are cut between launches.
+/// row of the warp outgrows its own by kSlack, so that the output is rarely rescaled. What is carried between
+/// launches is exactly this, hence results do not depend on where the keys are cut between launches.
 struct RowState {
   float max[2];
   float sum[2];
@@ -55,23 +55,24 @@ __device__ __forceinline__ void to_exponents(float (&scores)[kScores], const Row
   for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], scale_log2, -offset[(i / 2) % 2]);
 }
 
-/// Whether a row of this warp outgrows its reference point, or has none; rows with a NaN apart. Of two floats
-/// the greater is the greater integer unless both are negative, and then zero bounds them; so one instruction
-/// takes two exponents.
+/// Whether a row of this warp outgrows its reference point, or has none; a NaN counts as outgrown, which
+/// costs time only. Of two floats the greater is the greater integer unless both are negative, and then zero
+/// bounds them; so one instruction takes two exponents.
 template <int kScores>
 __device__ __forceinline__ bool outgrown(const float (&exponents)[kScores], const RowState& rows) {
   int32_t top[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < kScores; i += 2) {
-    int32_t& some = top[(i / 2) % 2];
-    some = __vimax3_s32(some, __float_as_int(exponents[i]), __float_as_int(exponents[i + 1]));
+    int32_t& row_top = top[(i / 2) % 2];
+    row_top = __vimax3_s32(row_top, __float_as_int(exponents[i]), __float_as_int(exponents[i + 1]));
   }
   return __any_sync(0xFFFFFFFF, max(top[0], top[1]) > __float_as_int(kSlack) || rows.max[0] == -INFINITY ||
                                     rows.max[1] == -INFINITY);
 }
 
-/// Moves `rows.max` up to the greatest scores, and the exponents with it. The warp's accumulated output must
-/// be multiplied by `factor` before this tile's product is added.
+/// Moves `rows.max` up to the greatest scores, and the exponents with it, which keep the rounding they had: a
+/// probability of this tile is off by up to some 2^-24 of the distance moved. The warp's accumulated output
+/// must be multiplied by `factor`, 1 where nothing is accumulated, before this tile's product is added.
 template <int kScores>
 __device__ __forceinline__ void raise_max(float (&exponents)[kScores], RowState& rows, float (&factor)[2]) {
   float top[2] = {exponents[0], exponents[2]};

@@ -64,7 +64,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
   }
 }
 
-/// Barriers 1 to 15 of a CTA, for two warpgroups: one waits until the other has arrived.
+/// Barriers 1 to 15 of a CTA, for two warpgroups: the 128 threads of one wait until those of the other have
+/// arrived, which must not arrive again before.
 __device__ __forceinline__ void named_barrier_wait(int32_t barrier) {
   asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory");
 }
