@@ -196,9 +196,7 @@ __device__ __forceinline__ OutputRows attend(const AttentionParams& params, Shar
   rows = start_rows<Traits>(params, item, first_place, out);
   if (range.unmasked == 0) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, 0);
   if ((item.flags & AttentionEntry::kResume) == 0) start_max(scores, rows, params.scale);
-  to_exponents(scores, rows, params.scale);
-  bool rescale = outgrown(scores, rows);
-  if (rescale) raise_max(scores, rows, factor);
+  bool rescale = scale_scores(scores, rows, params.scale, factor);
   exponentiate(scores, sums);
   pack_probabilities<Traits>(p, scores);
 
@@ -217,9 +215,7 @@ __device__ __forceinline__ OutputRows attend(const AttentionParams& params, Shar
     pin(scores);
     release(shared.k_empty[slot.stage()]);
     if (tile >= range.unmasked) mask_tile<Traits>(scores, item, cluster_rank(), warpgroup, tile);
-    to_exponents(scores, rows, params.scale);
-    rescale = outgrown(scores, rows);
-    if (rescale) raise_max(scores, rows, factor);
+    rescale = scale_scores(scores, rows, params.scale, factor);
     wgmma_wait<0>();
     pin(out);
     if (turns.passes(tile)) pass_turn(warpgroup);

@@ -97,6 +97,17 @@ __device__ __forceinline__ void raise_max(float (&exponents)[kScores], RowState&
   for (int i = 0; i < kScores; ++i) exponents[i] -= raised[(i / 2) % 2];
 }
 
+/// Turns a tile's scores into exponents, moving reference points that are outgrown. Returns whether the
+/// warp's output must be multiplied by `factor`.
+template <int kScores>
+__device__ __forceinline__ bool scale_scores(float (&scores)[kScores], RowState& rows, float scale,
+                                             float (&factor)[2]) {
+  to_exponents(scores, rows, scale);
+  const bool raise = outgrown(scores, rows);
+  if (raise) raise_max(scores, rows, factor);
+  return raise;
+}
+
 /// Replaces exponents by probabilities; `sums` are those of what this thread holds.
 template <int kScores>
 __device__ __forceinline__ void exponentiate(float (&exponents)[kScores], float (&sums)[2]) {
